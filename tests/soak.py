@@ -31,6 +31,8 @@ def campaigns(build, seed):
     yield "faults in servers", python("campaign/servers.py", *trainctl, "--faults", 100, "--seed", seed)
     yield "faults during saves", python("campaign/resumes.py", *trainctl, "--shim", build / "tests/libdisk_faults.so", "--kills", 200, "--power", 200,
                                "--seed", seed)
+    yield "every flipped byte of a checkpoint", ["env", "TRAINCTL_TEST_ALL_BYTES=1", binaries / "test_cli",
+                                                 "--test-case=a checkpoint with a flipped byte*"]
     yield "slow disks", python("campaign/saves.py", *trainctl, "--shim", build / "tests/libdisk_faults.so")
     yield "faults in files", python("campaign/data_faults.py", *trainctl, "--shim", build / "tests/libread_faults.so")
     yield "failing object stores", python("stores/object_stores_test.py", binaries / "trainctl", "--long")
@@ -56,6 +58,8 @@ def campaigns(build, seed):
     yield "faults on hosts", python("hosts/faults.py", binaries / "trainctl", "--runs", 50, "--seed", seed)
     yield "plans on hosts", python("hosts/equivalence.py", binaries / "trainctl", binaries / "test_equivalence", "--every", 8, "--seed", seed)
     yield "plans short of memory", ["env", "TRAINCTL_LLAMA_JOBS=40", binaries / "test_search", "--test-case=llama: under a memory limit*"]
+    yield "plans beside those of users", ["env", "TRAINCTL_KNOWN_JOBS=40", f"TRAINCTL_KNOWN_FIRST={40 * seed}", binaries / "test_search",
+                                          "--test-case=llama: on any number of ranks*"]
     yield "laws of the search", ["env", "TRAINCTL_LAW_JOBS=30", f"TRAINCTL_LAW_FIRST={30 * seed}", binaries / "test_search",
                                  "--test-case=llama: on drawn jobs*"]
     yield "calibration", [binaries / "trainctl", "calibrate", "--fresh", "--name", "soak"]

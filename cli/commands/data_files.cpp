@@ -154,7 +154,7 @@ void add_data_convert_command(CLI::App& data, Action& chosen) {
       "npz files need numbers of one shape per column; bin and idx files need one column of tokens. FOLDER/index.json "
       "is written "
       "as\n"
-      "MDS, FOLDER/data.mdb as LMDB, and FOLDER/state.json as a data set of Hugging Face. Files are written "
+      "MDS, FOLDER/data.mdb as LMDB, and FOLDER/state.json as a Hugging Face data set. Files are written "
       "atomically.\n\n"
       "Examples:\n"
       "  trainctl data convert 'data/*.parquet' -o data.jsonl.zst --columns text\n"

@@ -188,8 +188,8 @@ void Progress::update(const LiveStatus& status, double now) {
     write(progress_text(status, static_cast<size_t>(std::max(1, terminal_width(fd_) - kFreeColumns)), losses_));
   } else {
     std::string text = progress_text(status, kPlainWidth);
-    if (text != told_) line(text);
-    told_ = std::move(text);
+    if (text != printed_) line(text);
+    printed_ = std::move(text);
     write("");
   }
 }

@@ -51,7 +51,7 @@ class Progress {
   int fd_;
   bool terminal_;
   std::string shown_;          ///< the progress line on the screen
-  std::string told_;           ///< without a terminal: the last printed progress line
+  std::string printed_;        ///< without a terminal: the last printed progress line
   std::vector<float> losses_;  ///< losses of previous steps, thinned when there are many
   int64_t last_step_ = 0;
   double last_ = 0;

@@ -224,7 +224,7 @@ void TlsStream::copy(int in, int out, bool stays) {
       moved = moved || put > 0;
       if (put < 0 && errno != EAGAIN && errno != EINTR) {
         to_out.clear();
-        net_ended = true;  // what else comes has no reader
+        net_ended = true;  // further data has no reader
       }
     }
     if (out >= 0 && net_ended && to_out.empty()) {

@@ -21,7 +21,7 @@ std::vector<TensorId> replacements(const Graph& graph) {
     switch (get_op(node.op).in_evaluation) {
       case InEvaluation::runs:
         break;
-      case InEvaluation::passes_on:  // nodes are in order: what it reads is replaced already
+      case InEvaluation::passes_on:  // nodes are in order: its inputs are replaced already
         instead[static_cast<size_t>(node.outputs[0])] = instead[static_cast<size_t>(node.inputs[0])];
         break;
       case InEvaluation::reads_state:

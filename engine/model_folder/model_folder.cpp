@@ -1,5 +1,4 @@
-// Model folders in the format of Hugging Face: config.json, model.safetensors (or an index of several), the tokenizer's
-// files.
+// Model folders in Hugging Face format: config.json, model.safetensors (or an index of several), the tokenizer's files.
 #include "engine/model_folder/model_folder.h"
 
 #include <cctype>

@@ -1,5 +1,5 @@
-// Model folders in the format of Hugging Face: config.json, model.safetensors (or an index of several), the tokenizer's
-// files. `trainctl init --from` makes a job of one.
+// Model folders in Hugging Face format: config.json, model.safetensors (or an index of several), the tokenizer's files.
+// `trainctl init --from` makes a job of one.
 #pragma once
 
 #include <string>

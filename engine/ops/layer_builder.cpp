@@ -150,6 +150,20 @@ void LayerBuilder::share_factors(TensorId unread, size_t dim, TensorId known, si
   shared_[unread][dim] = rule_of(known).at(of_dim);
 }
 
+void LayerBuilder::split_factors(TensorId unread, size_t dim, const Shape& sizes) {
+  check(!rules_.contains(unread), "factors are split before the tensor is read");
+  Layer& layer = graph_.layers[layer_];
+  DimRule& factors = shared_[unread][dim];
+  for (const int64_t size : sizes) {
+    if (size == 1) continue;
+    factors.push_back(static_cast<int>(layer.factors.size()));
+    layer.factors.push_back({free_name(layer, 'a'), size});
+    if (factors.size() == 1) continue;
+    layer.factors.back().cuttable = false;
+    layer.factors.back().why_not = kReadInOtherParts;
+  }
+}
+
 Rule LayerBuilder::bind(const OpDef& op, const std::vector<TensorId>& inputs, const std::vector<TensorInfo>& outputs,
                         const Attrs& attrs, TensorId like) {
   std::vector<TensorInfo> infos;

@@ -38,6 +38,9 @@ class LayerBuilder {
                              std::string_view suffix = "", TensorId like = -1);
   /// A dim of a tensor that no node of the layer has read yet has the factors of a dim of one that some node has.
   void share_factors(TensorId unread, size_t dim, TensorId known, size_t of_dim);
+  /// A dim of a tensor that no node of the layer has read yet has factors of these sizes, like a dim that reshape merges:
+  /// only the first of them can be cut.
+  void split_factors(TensorId unread, size_t dim, const Shape& sizes);
 
   /// Fills in what a strategy addresses: tensors from outside in the order in which nodes read them, then
   /// parameters, and the layer's outputs. Several outputs are named `<layer>.<name>`.

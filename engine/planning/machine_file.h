@@ -13,15 +13,15 @@ namespace trainctl {
 /// The folder of measured machines, NAME.json: $XDG_CONFIG_HOME/trainctl/machines, else that in ~/.config.
 std::string machines_folder();
 
-/// The file of a machine that was measured and is called so. Throws SpecError if a name has a '/'.
+/// Returns the path of the file of the measured machine with this name. Throws SpecError if the name contains a '/'.
 std::string machine_file(const std::string& name);
-/// The whole file, or the one before it. Throws EnvError.
+/// Replaces the file atomically. Throws EnvError.
 void write_machine(const Machine& machine, const std::string& file);
 
-/// Returns the machine of `launch.machine`: `auto` is "cpu" or "h200x8", by the device; a path (with a '/') is that
-/// file; a name is a file of the folder, else one of known_machines(). Throws SpecError if there is none, EnvError if
-/// the file is wrong.
-/// For a list of machines it is the first, with the memory of the smallest.
+/// Returns the machine of `launch.machine`: `auto` is "cpu" or "h200x8", depending on the device; a path (with a '/')
+/// names a file; a name is that of a file in machines_folder(), else one of known_machines(). Throws SpecError if there
+/// is none, EnvError if the file is invalid. For a list of machines, returns the first one with the memory of the
+/// smallest.
 std::shared_ptr<const Machine> machine_of(const LaunchSpec& launch);
 
 /// With launch.machine as a list: the speed of each rank, relative to the fastest machine; else empty. Throws SpecError

@@ -38,7 +38,7 @@ std::string logits_layer(const JobSpec& spec) {
   return spec.loss && !spec.loss->input.empty() ? spec.loss->input : spec.network.back().name;
 }
 
-/// The job without what only training has.
+/// The job without the fields that only training uses.
 JobSpec network_of(JobSpec spec, const GenerationSize& size) {
   spec.dataset.batch = size.rows;
   spec.parallel.micro_batches = 1;

@@ -20,7 +20,7 @@
 namespace trainctl {
 namespace {
 
-/// Servers save between updates; what workers keep of their own they do not.
+/// Servers save between updates, but they do not save the state that workers keep themselves.
 void check_saves(const PlannedJob& job) {
   if (!job.plan.is_asynchronous() || !job.spec.train.saves_state()) return;
   for (const Tensor& tensor : job.graph.tensors)

@@ -135,13 +135,14 @@ std::string replicas_note(const PlannedJob& job) {
                 bytes = parallel.outer.precision == Precision::bf16 ? of_gradients / 2 : of_gradients,
                 steps = total_steps(job.spec.train, steps_per_epoch(job.spec.dataset, job.data.samples)),
                 rounds = rounds_until(parallel, steps);
-  const double of_run = static_cast<double>(bytes) * static_cast<double>(rounds);
+  const double of_run = static_cast<double>(bytes) * static_cast<double>(rounds), rate = local_rate_of(job.spec);
   return fmt::format(
-      "local_steps: {} replicas of {} {} train on {} samples of each batch; after {} of {} steps each sends {} to "
+      "local_steps: {} replicas of {} {} train on {} samples of each batch{}; after {} of {} steps each sends {} to "
       "synchronize the weights, {} per step, {:.2g} times fewer than gradients in every step",
       job.plan.replicas, job.plan.ranks, job.plan.ranks == 1 ? "rank" : "ranks",
-      job.spec.dataset.batch / job.plan.replicas, with_commas(rounds), with_commas(steps), format_bytes(bytes),
-      format_bytes(static_cast<int64_t>(of_run / static_cast<double>(steps))),
+      job.spec.dataset.batch / job.plan.replicas,
+      rate == 1 ? "" : fmt::format(", with {:.3g} times the learning rate", rate), with_commas(rounds),
+      with_commas(steps), format_bytes(bytes), format_bytes(static_cast<int64_t>(of_run / static_cast<double>(steps))),
       static_cast<double>(of_gradients) * static_cast<double>(steps) / std::max(of_run, 1.0));
 }
 

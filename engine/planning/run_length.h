@@ -8,7 +8,7 @@
 
 namespace trainctl {
 
-/// Steps per epoch over `samples` samples; at most kCapped (base/checked.h), since what a job asks for may not fit an
+/// Steps per epoch over `samples` samples; at most kCapped (base/checked.h), since the requested number may not fit an
 /// int64_t.
 int64_t steps_per_epoch(const DatasetSpec& spec, int64_t samples);
 

@@ -174,7 +174,7 @@ class PlanSearch {
         if (samples < ranks) most_shared_ = sizes;
         is_chosen = is_chosen || (best_ && best_->seconds() != seconds);
         if (best_ && !is_short_too) break;  // more ranks per sequence would only send more
-      } catch (const NoLegalPlan&) {        // not with what the job fixes
+      } catch (const NoLegalPlan&) {        // not with the fields that the job fixes
       }
     }
     if (!is_chosen) return;
@@ -188,7 +188,8 @@ class PlanSearch {
   bool search(const JobSpec& spec, const std::string& differs) {
     try {
       Trials trials(job_);
-      FoundPlan found = find_(spec, job_.data.shapes, job_.cost, memory_,
+      const SearchLimits limits{memory_, best_ ? best_->seconds() : 0};
+      FoundPlan found = find_(spec, job_.data.shapes, job_.cost, limits,
                               [&trials](JobSpec each, TriedRanks ranks) { return trials.run(std::move(each), ranks); });
       const double seconds = found.best().trial.seconds;
       const bool is_short = keep_too_large(spec, found.tried, seconds);

@@ -138,7 +138,23 @@ FoundPlan finish(PlanTrials& t) {
   return found;
 }
 
-FoundPlan search(PlanTrials& t) {
+/// A plan of another search is certainly better than those of this one, whose times are estimates, if all of them take
+/// this many times as long. Other cuts and the like seldom make up for the second number.
+constexpr double kBeaten = 1.05, kSlower = 1.03;
+
+/// The plans without a trial of the best one in full.
+FoundPlan give_up(PlanTrials& t) {
+  FoundPlan found;
+  found.memory = t.memory;
+  found.tried = t.tried.take_estimated();
+  return found;
+}
+
+/// `others`: seconds of a plan of another search; 0: none.
+FoundPlan search(PlanTrials& t, double others) {
+  const auto exceeds = [&](std::optional<size_t> plan, double factor) {
+    return others > 0 && plan && t.tried[*plan].trial.seconds > factor * others;
+  };
   t.weighed.weigh(0);
   if (t.memory > 0 && !t.weighed.any_fits()) t.weighed.weigh_short_of_memory(false);
   if (t.weighed.all().empty() && !t.weighed.illegal().empty()) throw NoLegalPlan(t.weighed.illegal());
@@ -165,23 +181,27 @@ FoundPlan search(PlanTrials& t) {
     improve(t);
   }
   try_near_limit(t);
+  if (exceeds(t.tried.fastest_of_all(), kBeaten)) return give_up(t);
   try_some_blocks(t);
-  improve_further(t);
-  polish(t);
-  try_near_limit(t);
-  try_some_blocks(t);
+  if (exceeds(t.tried.fastest(), kBeaten)) return give_up(t);
+  if (!exceeds(t.tried.fastest(), kSlower)) {
+    improve_further(t);
+    polish(t);
+    try_near_limit(t);
+    try_some_blocks(t);
+  }
   try_bucket_sizes(t);
   return finish(t);
 }
 
 }  // namespace
 
-FoundPlan find_plan(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory,
+FoundPlan find_plan(const JobSpec& job, const DataShapes& data, const CostModel& cost, const SearchLimits& limits,
                     const TryPlan& try_plan) {
   if (job.parallel.search.algorithm == SearchAlgorithm::exhaustive)
-    return find_exhaustively(job, data, cost, memory, try_plan);
-  PlanTrials trials(job, data, cost, memory, try_plan);
-  return search(trials);
+    return find_exhaustively(job, data, cost, limits.memory, try_plan);
+  PlanTrials trials(job, data, cost, limits.memory, try_plan);
+  return search(trials, limits.seconds);
 }
 
 }  // namespace trainctl

@@ -134,6 +134,8 @@ std::span<const ForeignName> foreign_layers() {
       {layer_field, "height output_size", "size", "size: [224, 224]"},
       {layer_field, "dilation_rate", "dilation", "dilation: 2"},
       {layer_field, "num_layers", "layers", "layers: 2"},
+      {layer_field, "num_parameters", "per_channel", "per_channel: true"},
+      {layer_field, "proj_size", "", "", "not supported; write a dense layer after it"},
       {layer_field, "antialias recompute_scale_factor divisor_override return_indices", "", "",
        "not supported; remove it"},
       {layer_field, "scale_factor", "scale", "scale: 2"},

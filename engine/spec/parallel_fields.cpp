@@ -59,8 +59,10 @@ const Section& outer_section() {
               "Rounds grow from one step to local_steps: each has at most this share of the steps before it, and ends "
               "at a multiple of local_steps at the latest. 0: all have local_steps.")
               .at_least(0),
-          field<&O::local_rate>("local_rate",
-                                "Factor on the job's learning rate in local steps; 0 leaves the rate as it is.")
+          field<&O::local_rate>(
+              "local_rate",
+              "Factor on the job's learning rate in local steps; 0: for adam, adamw and nadam the root of the "
+              "number of replicas, at most 1.41, for others 1.")
               .at_least(0),
           field<&O::precision>("precision",
                                "The precision in which replicas exchange their differences: fp32 or bf16, which halves "

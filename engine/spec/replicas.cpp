@@ -55,9 +55,19 @@ int64_t rounds_until(const ParallelSpec& parallel, int64_t steps) {
   return rounds;
 }
 
+OuterSpec default_outer() {
+  OuterSpec outer;
+  outer.momentum = 0.7;
+  return outer;
+}
+
 double local_rate_of(const JobSpec& spec) {
   const ParallelSpec& parallel = spec.parallel;
-  return parallel.local_steps == 0 || parallel.outer.local_rate == 0 ? 1 : parallel.outer.local_rate;
+  if (parallel.local_steps == 0) return 1;
+  if (parallel.outer.local_rate > 0) return parallel.outer.local_rate;
+  const std::string& type = spec.optimizer.type;
+  const bool divides_by_size = type == "adam" || type == "adamw" || type == "nadam";
+  return divides_by_size ? std::sqrt(std::clamp(num_replicas(spec), 1, 2)) : 1;
 }
 
 JobSpec without_local_steps(JobSpec spec) {

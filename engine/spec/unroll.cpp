@@ -135,7 +135,8 @@ class Unroller {
 
   std::string suggest(const Scope& scope, const std::string& name) const {
     std::vector<std::string> names = {"data", "label"};
-    names.insert(names.end(), fields_.begin(), fields_.end());
+    for (const std::string& field : fields_)
+      if (std::find(names.begin(), names.end(), field) == names.end()) names.push_back(field);
     for (const auto& [input, output] : scope.inputs) names.push_back(input);
     for (const auto& [local, output] : scope.outputs) names.push_back(local);
     const std::string near = did_you_mean(name, names);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -24,6 +25,18 @@ size_t common_prefix(std::string_view a, std::string_view b) {
   auto at = static_cast<size_t>(end - a.begin());
   while (at > 0 && at < b.size() && (static_cast<unsigned char>(b[at]) & 0xC0) == 0x80) --at;  // a whole character
   return at;
+}
+
+/// The text with which a message ends: what follows its content if it is the last one and if it is not, without a part
+/// of a special token such as <|end|> or [INST].
+std::string end_of_turn(std::string_view of_last, std::string_view of_other) {
+  std::string_view end = of_last.substr(0, common_prefix(of_last, of_other));
+  if (end.size() < of_last.size() || end.size() < of_other.size()) {
+    const size_t open = end.find_last_of("<[");
+    if (open != std::string_view::npos && end.find_first_of(">]", open) == std::string_view::npos)
+      end = end.substr(0, open);
+  }
+  return jinja::strip_text(end, {}, false, true);
 }
 
 size_t common_tokens(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
@@ -142,26 +155,48 @@ Conversation ChatTemplate::conversation(const Json& context, bool marks_assistan
   return result;
 }
 
+/// Finds where the template writes the content of a message, by rendering another content in its place. Returns nothing
+/// if the template writes it twice or not at all, or if other text depends on it.
+std::optional<Range> ChatTemplate::content_range(Json context, size_t message, const std::string& whole) const {
+  constexpr std::string_view kOther = "kTRAINCTLplaceOFcontentZ";
+  Json& content = context["messages"][message]["content"];
+  if (!content.is_string()) return std::nullopt;
+  content = kOther;
+  const std::string other = render(context, false);
+  const size_t begin = other.find(kOther);
+  if (begin == std::string::npos || other.find(kOther, begin + 1) != std::string::npos) return std::nullopt;
+  const std::string_view before = std::string_view(other).substr(0, begin),
+                         after = std::string_view(other).substr(begin + kOther.size());
+  const bool fits = whole.size() >= before.size() + after.size() && whole.starts_with(before) && whole.ends_with(after);
+  return fits ? std::optional<Range>({begin, whole.size() - after.size()}) : std::nullopt;
+}
+
 /// The answer begins after the prompt that asks for it. It ends where the conversation would end if it were the last
 /// message; if the template renders the last message differently, after its content and the text that follows the
-/// content.
+/// content in both places.
 Range ChatTemplate::assistant_range(const Json& context, size_t message, const std::string& whole) const {
+  const Json until = first_messages(context, message + 1);
   const std::string before = render(first_messages(context, message), false);
   const std::string prompt = render(first_messages(context, message), true);
-  const std::string after = render(first_messages(context, message + 1), false);
-  size_t begin = prompt.size();
-  if (!whole.starts_with(prompt)) {
+  const std::string after = render(until, false);
+  std::optional<size_t> begin;
+  if (whole.starts_with(prompt))
+    begin = prompt.size();
+  else if (whole.starts_with(before))
     begin = common_prefix(prompt, whole);
-    if (!whole.starts_with(before)) begin = std::string::npos;
-  }
   const std::string trimmed = jinja::strip_text(after, {}, false, true);
-  if (begin != std::string::npos && whole.starts_with(trimmed) && trimmed.size() >= begin)
-    return {begin, trimmed.size()};
+  if (begin && whole.starts_with(trimmed) && trimmed.size() >= *begin) return {*begin, trimmed.size()};
   const Json& content = context["messages"][message].value("content", Json());
   const std::string text = content.is_string() ? jinja::strip_text(content.get<std::string>(), {}) : std::string();
-  if (begin != std::string::npos && !text.empty() && trimmed.rfind(text) != std::string::npos) {
+  if (begin && !text.empty() && trimmed.rfind(text) != std::string::npos) {
     const std::string answer = trimmed.substr(trimmed.rfind(text));
-    if (const size_t at = whole.find(answer, begin); at != std::string::npos) return {begin, at + answer.size()};
+    if (const size_t at = whole.find(answer, *begin); at != std::string::npos) return {*begin, at + answer.size()};
+  }
+  const std::optional<Range> here = content_range(context, message, whole), last = content_range(until, message, after);
+  if (here && last) {
+    const std::string end =
+        end_of_turn(std::string_view(after).substr(last->end), std::string_view(whole).substr(here->end));
+    return {begin && *begin <= here->begin ? *begin : here->begin, here->end + end.size()};
   }
   throw EnvError(
       fmt::format("the tokens of message {} cannot be found, because the chat template renders it differently "

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,8 @@ class ChatTemplate {
 
  private:
   jinja::Rendered run(const nlohmann::ordered_json& context, bool add_generation_prompt) const;
+  std::optional<jinja::Rendered::Range> content_range(nlohmann::ordered_json context, size_t message,
+                                                      const std::string& whole) const;
   jinja::Rendered::Range assistant_range(const nlohmann::ordered_json& context, size_t message,
                                          const std::string& whole) const;
 

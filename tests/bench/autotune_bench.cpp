@@ -129,7 +129,7 @@ int main(int argc, char** argv) {
         "ms\n",
         pipeline.name, pipeline.milliseconds.of[0], pipeline.milliseconds.of[1], pipeline.milliseconds.of[2],
         pipeline.milliseconds.of[3], kRows, pipeline.compute);
-    fmt::print("  by hand, ms a step{:>12}", "ahead 1");
+    fmt::print("  by hand, ms per step{:>12}", "ahead 1");
     for (const int ahead : {2, 4, 8}) fmt::print("{:>10}", ahead);
     double best = 1e30;
     LoadSetting best_at;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fine-tuning, long sequences, mixtures of experts and images: a training step on GPUs beside PyTorch, in turn in one run.
+"""Fine-tuning, long sequences, mixtures of experts and images: one training step on GPUs compared with PyTorch, alternating in one run.
 
   beside_torch.py TRAINCTL PART …      lora qlora vit unet context experts
   --rounds N     how often each side starts (default: 2); --only trainctl | torch
@@ -150,10 +150,11 @@ def compare(a, name, part):
         if a.only != "torch":
             measured, arena, seen, losses, flops = trainctl(a, part)
             steps += measured
-            print(f"{name}: losses {losses[0]:.4f} to {losses[-1]:.4f}", flush=True)
+            print(f"{name}: losses {losses[0]:.4f} to {losses[-1]:.4f}; trainctl {statistics.median(measured):.2f} ms in this round", flush=True)
         if a.only != "trainctl" and part.peer:
             for variant, measured in zip(part.variants, peers):
                 measured.append(torch(a, part, variant))
+                print(f"{name}: PyTorch {variant or ''} {measured[-1]['ms']:.2f} ms in this round", flush=True)
     if steps:
         row(name, "trainctl", statistics.median(steps), min(steps), max(steps), part, f"{arena:.1f} GiB, {seen:.1f} in use{rate(statistics.median(steps))}")
     for variant, measured in zip(part.variants, peers):

@@ -27,9 +27,9 @@ using namespace trainctl;
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMaxBytes = int64_t{64} << 20;
-constexpr double kSecondsASize = 0.8;  // per transport
+constexpr double kSecondsPerSize = 0.8;  // per transport
 
-/// Microseconds a call: median, 10th and 90th percentile.
+/// Microseconds per call: median, 10th and 90th percentile.
 struct Timing {
   double median, low, high;
 };
@@ -111,7 +111,7 @@ class Rank {
     const double one = agree(seconds(3) / 3);
     const auto calls = std::clamp<int64_t>(static_cast<int64_t>(2e-3 / one), 1, 1000);
     const auto repetitions =
-        std::clamp<int64_t>(static_cast<int64_t>(kSecondsASize / (one * static_cast<double>(calls))), 15, 300);
+        std::clamp<int64_t>(static_cast<int64_t>(kSecondsPerSize / (one * static_cast<double>(calls))), 15, 300);
     std::vector<double> us;
     for (int64_t i = 0; i < repetitions; ++i) us.push_back(seconds(calls) / static_cast<double>(calls) * 1e6);
     return summarize(us);
@@ -178,7 +178,7 @@ int main(int argc, char** argv) {
   if (sizes.empty()) {
     for (int64_t kib : {1, 4, 16, 64, 256, 1024, 4096, 16384, 32768, 65536}) sizes.push_back(kib << 10);
   }
-  fmt::print("all_reduce in place, f32, {} cores; us a call: median, p10-p90; GB/s: bytes / median\n\n",
+  fmt::print("all_reduce in place, f32, {} cores; us per call: median, p10-p90; GB/s: bytes / median\n\n",
              comm::usable_cores());
   fmt::print("{:>5} {:>10} | {:>10} {:>19} {:>7} | {:>10} {:>19} {:>7} | {:>6}\n", "ranks", "bytes", "shared",
              "p10-p90", "GB/s", "gloo", "p10-p90", "GB/s", "ratio");

@@ -130,7 +130,7 @@ def broken(trainctl, folder, args):
         (folder / f"{name}.yaml").write_text(
             f"dataset: {{type: tar, path: {folder}/{name}.tar, fields: {{image: png}}, transforms: [{{resize: {{size: [8, 8], method: area}}}}, to_float], batch: 100, "
             f"cache: none, on_error: {'skip' if every else 'stop'}}}\nnetwork: [{{type: flatten, inputs: [image]}}]\ntrain: {{epochs: 1}}\n")
-    print("1 % broken files, PNGs of 8 x 8, on_error: skip, beside none; 1 worker, in turn")
+    print("1 % broken files, PNGs of 8 x 8, on_error: skip, compared with no broken files; 1 worker, in turn")
     rates = {"whole": [], "broken": []}
     a_second = {"whole": [], "broken": []}  # of a core: what other work takes of the machine does not count
     for turn in range(10):
@@ -167,7 +167,7 @@ def slow(trainctl, folder, args):
         for name, of in seconds.items():
             of.append(Process([trainctl, "run", folder / f"{name}.yaml", "dataset.workers=2", "dataset.prefetch=4"]).seconds)
     ratios = sorted(b / a for a, b in zip(seconds["even"], seconds["slow"]))
-    print(f"one of 20,000 samples 100 times slower, 2 workers, an epoch: {sorted(seconds['slow'])[2]:.2f} s beside {sorted(seconds['even'])[2]:.2f} s, "
+    print(f"one of 20,000 samples 100 times slower, 2 workers, an epoch: {sorted(seconds['slow'])[2]:.2f} s, without it {sorted(seconds['even'])[2]:.2f} s, "
           f"{ratios[2]:.3f}x [{ratios[0]:.3f} .. {ratios[-1]:.3f}]", flush=True)
 
 

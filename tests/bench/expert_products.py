@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""expert_products.py TRAINCTL [TOKENSxTOPxEXPERTSxFEATURESxHIDDEN[:balanced] …]: the kernels of a mixture of experts, forward and gradient, beside PyTorch.
+"""expert_products.py TRAINCTL [TOKENSxTOPxEXPERTSxFEATURESxHIDDEN[:balanced] …]: the kernels of a mixture of experts, forward and gradient, compared with PyTorch.
 
 In bf16 on a GPU, with swiglu and gradients of weights in f32. trainctl's kernels sort and gather random routes, apply the activation and the weights
 and sum the rows. The peers: dense products alone with as many rows (cuBLAS), those with a compiled swiglu and its slope, and grouped_mm alone with equal
 groups, whose gradients of weights are bf16. Ratio: the peer's time over trainctl's.
 
-If bench_cuda_experts is beside trainctl, each grouped product alone is compared with the dense product of its size, and with torch.bmm of as many
+If bench_cuda_experts lies in the folder of trainctl, each grouped product alone is compared with the dense product of its size, and with torch.bmm of as many
 equal experts, too: both sides as a graph of four calls, 21 times one after another. These products take random routes, or with :balanced equal ones.
 With --each only they are measured."""
 
@@ -99,7 +99,7 @@ def graph_ms(call, copies=4, samples=21):
 
 
 def each_product(a, size):
-    """Prints each grouped product of bench_cuda_experts beside the dense product (cuBLAS) of its size, and beside torch.bmm."""
+    """Prints each grouped product of bench_cuda_experts next to the dense product (cuBLAS) of its size and torch.bmm."""
     program = pathlib.Path(a.trainctl).with_name("bench_cuda_experts")
     if a.device != "cuda" or not program.exists():
         return

@@ -4,7 +4,7 @@
 
   step        the reference MLP in fp32, data on the GPU, against PyTorch's captured CUDA graph of the same step
   scaling     eight layers of 8192 in bf16, batch 8192 per GPU, on 1, 2, 4 … N GPUs, with whole optimizers and with shards
-              of them, gradients in fp32 and in bf16, against PyTorch's FSDP, beside a large matrix product
+              of them, gradients in fp32 and in bf16, against PyTorch's FSDP, with the rate of a large matrix product for scale
   all_reduce  256 MiB of f32, against PyTorch's NCCL
   start-up    from the command to the first finished step, and to the end of a one-step run, against torchrun and its
               hello world; then where the time went, of each rank of the last round

@@ -114,7 +114,7 @@ def photos(bench, args):
                 process.kill()
                 process.wait()
 
-    print(f"ResNet-50, batch {batch}, {CORES} cores, {args.steps} steps a run")
+    print(f"ResNet-50, batch {batch}, {CORES} cores, {args.steps} steps per run")
     bench.compare({"data kept on the device": lambda: bench.step(own, *sets), "photos": lambda: bench.step(job, *sets),
                    f"kept data, {max(CORES - 1, 1)} cores busy with photos": loaded}, batch, "images")
 
@@ -134,7 +134,7 @@ def tokens(bench, args):
         drop_from_memory(file)
         return bench.step(job, *sets)
 
-    print(f"GPT-2, batch {batch}, a file of {file.stat().st_size >> 20} MiB that is not in memory, {args.steps} steps a run")
+    print(f"GPT-2, batch {batch}, a file of {file.stat().st_size >> 20} MiB that is not in memory, {args.steps} steps per run")
     length = 1024 if not args.small else 128
     bench.compare({"data kept on the device": lambda: bench.step(own, *sets), "tokens from the disk": cold}, batch * length, "tokens")
 

@@ -1,6 +1,6 @@
 """A training step of whole networks compared with PyTorch, alternating between the two in one run.
 
-  networks.py TRAINCTL [lenet gpt …] [--threads 1 2] [--rounds N]
+  networks.py TRAINCTL [lenet gpt moe …] [--threads 1 2] [--rounds N]
   networks.py TRAINCTL [resnet50 gpt2 llama …] --device cuda [--batch B] [--set parallel.recompute=[] …] [--llmc train_gpt2cu]
 
 TRAINCTL may be of any install tree. The jobs are configs/ and templates/ of this repository, the peers
@@ -44,8 +44,12 @@ def unet(width, size):
 NETWORKS = {
     "lenet": ("configs/lenet.yaml", 64, 400, "lenet", {}, []),
     "gpt": ("configs/gpt_text.yaml", 8, 40, "gpt", dict(layers=4, d=128, heads=4, length=128, vocab=256), []),
+    "moe": ("configs/cookbook/moe.yaml", 16, 60, "moe", {"layers": 2, "d": 64, "heads": 4, "kv-heads": 4, "hidden": 128, "experts": 8, "top-k": 2, "length": 64,
+                                                        "vocab": 256}, ["parallel={mode: stand_alone}"]),
     "vit": vit(192, 3, 6, 64, 8, 10),
     "unet": unet(16, 64),
+    "vit_small": vit(64, 4, 2, 8, 2, 10),
+    "unet_small": unet(8, 32),
     "resnet50": ("templates/resnet50.yaml", 256, 60, "resnet50", {}, []),
     "gpt2": gpt2(12, 12, 768),
     "gpt2_350m": gpt2(24, 16, 1024),
@@ -54,7 +58,7 @@ NETWORKS = {
     "llama": ("templates/llama.yaml", 16, 60, "llama",
               {"layers": 16, "d": 1024, "heads": 16, "kv-heads": 4, "hidden": 2816, "length": 1024, "vocab": 32000}, KEEP_ALL),
 }
-ON = {"cpu": ("lenet", "gpt", "vit", "unet"), "cuda": ("resnet50", "gpt2", "gpt2_350m", "llama")}
+ON = {"cpu": ("lenet", "gpt", "moe", "vit", "unet"), "cuda": ("resnet50", "gpt2", "gpt2_350m", "llama")}
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
-"""The PyTorch peers of lenet, gpt_text, gpt2, llama, resnet50, vit and unet: a training step, data on the device.
+"""The PyTorch peers of lenet, gpt_text, gpt2, llama, moe, resnet50, vit and unet: a training step, data on the device.
 
-  networks_torch.py lenet|gpt|llama|resnet50|vit|unet [--device cuda] [--compile] [--threads N] [--batch B] [--steps N] [SIZES]
+  networks_torch.py lenet|gpt|llama|moe|resnet50|vit|unet [--device cuda] [--compile] [--threads N] [--batch B] [--steps N] [SIZES]
 
-SIZES of gpt and llama: --layers --d --heads --length --vocab, of llama also --kv-heads --hidden; of vit --layers --d
+SIZES of gpt and llama: --layers --d --heads --length --vocab, of llama also --kv-heads --hidden, of moe also --experts --top-k; of vit --layers --d
 --heads --size --patch --classes; of unet --d (its width) --size. On a GPU the forward
 pass runs under bf16 autocast and images are channels last. Prints one JSON line: the median step in ms, the quartiles,
 and the most memory: of the process on a CPU, of PyTorch's allocator on a GPU.
@@ -76,15 +76,42 @@ class LlamaBlock(nn.Module):
         y = F.scaled_dot_product_attention(rotated(q, cos, sin), rotated(k, cos, sin), v, is_causal=True,
                                            enable_gqa=self.heads != self.kv_heads)
         x = x + self.proj(y.transpose(1, 2).flatten(2))
-        at = self.norm2(x)
-        return x + self.down(F.silu(self.gate(at)) * self.up(at))
+        return x + self.mlp(self.norm2(x))
+
+    def mlp(self, x):
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class MixtureBlock(LlamaBlock):
+    """Experts one after another, as transformers computes Mixtral; `balance` is the auxiliary loss of the last call."""
+
+    def __init__(self, a):
+        super().__init__(a)
+        del self.gate, self.up, self.down
+        self.top_k, self.router = a.top_k, nn.Linear(a.d, a.experts, bias=False)
+        self.up = nn.Parameter(torch.empty(a.experts, 2 * a.hidden, a.d).uniform_(-a.d**-0.5, a.d**-0.5))
+        self.down = nn.Parameter(torch.empty(a.experts, a.d, a.hidden).uniform_(-a.hidden**-0.5, a.hidden**-0.5))
+
+    def mlp(self, x):
+        rows = x.flatten(0, 1)
+        p = self.router(rows).softmax(-1)
+        weights, ids = p.topk(self.top_k, -1)
+        weights = weights / weights.sum(-1, keepdim=True)
+        chosen = F.one_hot(ids, p.shape[1]).permute(2, 1, 0)
+        self.balance = 0.01 * p.shape[1] * (chosen.sum((1, 2)) / len(rows) * p.mean(0)).sum()
+        y = torch.zeros_like(rows)
+        for e, of_expert in enumerate(chosen):
+            slot, token = torch.where(of_expert)
+            gate, up = F.linear(rows[token], self.up[e]).chunk(2, -1)
+            y.index_add_(0, token, F.linear(F.silu(gate) * up, self.down[e]) * weights[token, slot, None])
+        return y.view_as(x)
 
 
 class Llama(nn.Module):
     def __init__(self, a):
         super().__init__()
         self.table, self.head = nn.Embedding(a.vocab, a.d), nn.Linear(a.d, a.vocab, bias=False)
-        self.blocks, self.norm = nn.ModuleList(LlamaBlock(a) for _ in range(a.layers)), nn.RMSNorm(a.d, eps=1e-5)
+        self.blocks, self.norm = nn.ModuleList((MixtureBlock if a.network == "moe" else LlamaBlock)(a) for _ in range(a.layers)), nn.RMSNorm(a.d, eps=1e-5)
         nn.init.normal_(self.table.weight, std=0.02)
         half = a.d // a.heads // 2
         angles = torch.outer(torch.arange(a.length), 10000.0 ** (-torch.arange(half) / half))
@@ -139,9 +166,9 @@ class Task:
 
     def __init__(self, network, a):
         a.features = a.d
-        kinds = {"lenet": Lenet, "gpt": Gpt, "llama": Llama, "resnet50": Resnet50, "vit": Vit, "unet": lambda a: Unet(a.d)}
+        kinds = {"lenet": Lenet, "gpt": Gpt, "llama": Llama, "moe": Llama, "resnet50": Resnet50, "vit": Vit, "unet": lambda a: Unet(a.d)}
         self.network, self.net = network, kinds[network](a)
-        self.tokens, self.clip = network in ("gpt", "llama"), network in ("gpt", "llama")
+        self.tokens = self.clip = network in ("gpt", "llama", "moe")
         self.size = {"lenet": (1, 28, 28), "resnet50": (3, 224, 224), "vit": (3, a.size, a.size), "unet": (1, a.size, a.size)}.get(network)
         self.classes = a.vocab if self.tokens else {"resnet50": 1000, "vit": a.classes, "unet": 4}.get(network, 10)
         self.smoothing = 0.1 if network == "resnet50" else 0.0
@@ -169,7 +196,8 @@ class Task:
     def loss(self, y, labels):
         if self.network == "unet":
             return unet_loss(y, labels)
-        return F.cross_entropy(y.flatten(0, -2), labels.flatten(), label_smoothing=self.smoothing)
+        balance = sum(block.balance for block in self.net.modules() if isinstance(block, MixtureBlock))
+        return F.cross_entropy(y.flatten(0, -2), labels.flatten(), label_smoothing=self.smoothing) + balance
 
 
 def prepare(a):
@@ -213,11 +241,11 @@ def measure(a):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("network", choices=("lenet", "gpt", "llama", "resnet50", "vit", "unet"))
+    parser.add_argument("network", choices=("lenet", "gpt", "llama", "moe", "resnet50", "vit", "unet"))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--compile", action="store_true")
     for name, default in (("threads", 1), ("batch", 8), ("steps", 100), ("layers", 4), ("d", 128), ("heads", 4), ("kv-heads", 4),
-                          ("hidden", 352), ("length", 128), ("vocab", 256), ("size", 64), ("patch", 8), ("classes", 10)):
+                          ("hidden", 352), ("experts", 8), ("top-k", 2), ("length", 128), ("vocab", 256), ("size", 64), ("patch", 8), ("classes", 10)):
         parser.add_argument(f"--{name}", type=int, default=default)
     a = parser.parse_args()
     torch.manual_seed(1)

@@ -1,7 +1,7 @@
 """parameter_servers.py TRAINCTL [--epochs N]: LeNet with 4 workers and 2 servers, synchronous and asynchronous, in one run.
 
-Prints, for workers of equal speed, workers that are 3 times slower for random spells, and a worker that is slow for good:
-seconds, validation accuracy after the last epoch, and how old the servers' gradients were. Processors are emulated by sleeps
+Three cases: workers of equal speed, workers that are 3 times slower during random intervals, and one worker that is always slow.
+Prints seconds, validation accuracy after the last epoch, and how stale the gradients at the servers were. Processors are emulated by sleeps
 (TRAINCTL_TEST_SPEED), so that a machine of two cores shows what waiting costs."""
 import argparse
 import json
@@ -13,7 +13,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Microseconds per sample, factor by which a worker is slower at times, length of such a time in ms (0: the whole run), seed.
-SPEEDS = {"equal": "400:1:0:0", "spells": "400:3:150:7", "one slow": "400:3:0:2"}
+SPEEDS = {"equal": "400:1:0:0", "bursts": "400:3:150:7", "one slow": "400:3:0:2"}
 MODES = {"sync": ["parallel.sync=true"], "async": ["parallel.sync=false", "parallel.staleness=4"],
          "rebalance": ["parallel.sync=false", "parallel.staleness=4", "parallel.rebalance=true"]}
 
@@ -38,7 +38,7 @@ def main():
     options.add_argument("trainctl")
     options.add_argument("--epochs", type=int, default=3)
     options = options.parse_args()
-    print(f"{'speeds':10} {'mode':10} {'seconds':>8} {'beside sync':>12} {'accuracy':>9}  staleness")
+    print(f"{'speeds':10} {'mode':10} {'seconds':>8} {'vs sync':>12} {'accuracy':>9}  staleness")
     for name, speed in SPEEDS.items():
         sync = None
         for mode, overrides in MODES.items():

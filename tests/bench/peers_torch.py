@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Training steps in PyTorch that beside_torch.py measures trainctl against: compiled, bf16, SDPA, fused AdamW.
 
-  peers_torch.py lora      PEFT adapters of rank 16 beside all products of a Llama of transformers; blocks and loss compiled. The adapters are
+  peers_torch.py lora      PEFT adapters of rank 16 on all products of a Llama of transformers; blocks and loss compiled. The adapters are
                            f32 under autocast, as PEFT makes them, or with BF16_ADAPTERS=1 bf16, which is faster and rounds their updates
   peers_torch.py vit       the network of configs/cookbook/vit.yaml, as ViT-B/16
   peers_torch.py unet      the network of configs/cookbook/unet.yaml, channels last

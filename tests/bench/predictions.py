@@ -9,14 +9,14 @@ the memory; then for each job Kendall's tau of the order (pairs that differ by l
 not count), and over all the mean and largest error and how many intervals hold. A case that needs more ranks than
 --gpus is left out; on a CPU more than --ranks. --suite takes plans that compete in one job on one GPU (one) or two (two): MLPs,
 LeNet, blocks of a GPT; data, tensor and pipeline parallel, recompute, levels of optimizer_shard, and pairs of these.
---budget: begins no round after so many seconds, and says how many cases were left out.
+--budget: begins no round after this many seconds, and prints how many cases were left out.
 
 On GPUs the memory is that of `nvidia-smi` while the job runs, without what was used before it. What driver and libraries take is
 no part of a plan: the median of what is measured beyond the plans of a number of ranks, with or without stages, stands for it, and the error is what the others
 are off, as a part of the measured figure.
 
---measured FILE measures nothing: it predicts again what an earlier --json FILE has measured, and prints the error that
-was predicted then beside the one now, of the plan that was measured: its stages are cut as then ("cut" of each row). measured/ has a
+--measured FILE measures nothing: it predicts again what an earlier --json FILE has measured, and prints the
+earlier error of the prediction next to the new one, for the plan that was measured, with the same cut into stages ("cut" of each row). measured/ has a
 calibration of two H100s (h100_pair.json), what the suite `two` measured there, and what `one` measured on another (h100_one.json; 2026-11-26 and 27), so a change of
 the estimator is judged without a GPU:
 

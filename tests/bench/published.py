@@ -7,7 +7,7 @@ row the predicted and the published step, the error, and the error with one fact
 published over predicted), which stands for what a source's software reaches and ours does not know; then for each source
 that factor, the mean error with and without it, and Kendall's tau of the order.
 
-A source that does not tell how many samples a micro-batch has took what was fastest, and so does the prediction: of 1, 2, 4
+A source that does not state how many samples a micro-batch has took what was fastest, and so does the prediction: of 1, 2, 4
 and 8. Jobs of more micro-batches than a plan may have (a million operations) are predicted with the most and two thirds of
 that, and continued in a straight line.
 
@@ -15,7 +15,7 @@ Sources:
   Megatron-LM         Narayanan and others, SC'21, table 1, as in README.md of github.com/NVIDIA/Megatron-LM at de7dc40f (images/
                       cases_april2021.png): GPTs of 2,048 tokens and a vocabulary of 51,200 on A100, each block recomputed; seconds
                       by the paper's equation 3 from teraFLOP/s. Micro-batches and layers a virtual stage: examples/sc21/run_table_1.sh
-  torchtitan 2024-06  github.com/pytorch/torchtitan, docs/performance.md: Llama 3 on 64 A100, FSDP2, 8,192 tokens a sample
+  torchtitan 2024-06  github.com/pytorch/torchtitan, docs/performance.md: Llama 3 on 64 A100, FSDP2, 8,192 tokens per sample
   torchtitan 2024-12  github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: tables 1 and 3, the rows
                       with torch.compile in bf16; H100 of 2.4 TB/s at 500 W, 400 Gb/s a GPU
   torchtitan 2025-06  github.com/pytorch/torchtitan, benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md: its bf16 rows of "vanilla TP", on the same
@@ -49,7 +49,7 @@ the last backward pass. That their ranks wait for each message between stages is
 
 Not expressed: fp8 with one scale a tensor; context parallelism, and so Llama 3's third row (131,072 tokens) and NVIDIA's Llama 3.1; "selective op" recompute
 (every second product: the template's own list stands for it); PyTorch's DDP, which overlapped the sums of the first four rows of
-Megatron-LM's table with their backward pass; products that run beside the gathers of their own operands (torchtitan's async TP, NVIDIA's
+Megatron-LM's table with their backward pass; products that overlap with the gathers of their own operands (torchtitan's async TP, NVIDIA's
 recipes); nanotron's messages, at each of which both hosts wait for their GPUs.
 """
 import argparse, functools, itertools, json, math, pathlib, statistics, subprocess, sys, time
@@ -182,7 +182,7 @@ VTRAIN = [(f"{size}, {ranks} A100: data {dp}, tensor {tp}, stages {pp}, micro-ba
               ("175B", 96, 12288, 96, 512, 1536, ((4, 8, 16, 2, 54255.9), (4, 4, 32, 2, 53909.6), (2, 8, 32, 2, 57411.2), (8, 8, 8, 2, 55109.6),
                                                   (8, 4, 16, 3, 55677.5), (8, 2, 32, 3, 57324.4))))
           for tp, dp, pp, micro, ms in rows]
-tokens = lambda samples, per_second: samples * 8192 / per_second  # a GPU's samples, and its tokens a second
+tokens = lambda samples, per_second: samples * 8192 / per_second  # a GPU's samples, and its tokens per second
 MEGATRON = [(Megatron(24, 2304, 24, 1, 1, 32, 512, 16), 137), (Megatron(30, 3072, 32, 2, 1, 64, 512, 16), 138),
             (Megatron(36, 4096, 32, 4, 1, 128, 512, 16), 142), (Megatron(40, 6144, 48, 8, 1, 256, 1024, 8), 135),
             (Megatron(48, 8192, 64, 8, 2, 512, 1536, 4), 138), (Megatron(60, 10240, 80, 8, 4, 1024, 1792, 2, 3), 140),

@@ -9,7 +9,7 @@ chosen plan. Plans whose programs are the same are one. Each round runs all of t
 begin, the middle and the end. Prints the median step of each, fastest first, and the regret: how much longer the chosen plan takes than the fastest. Ends with 1 if that is
 more than --most (default 5 %; 2 on GPUs).
 
---budget begins no run after so many seconds. If FILE of --json is there, the same rivals resume from what it has measured: those with
+--budget begins no run after this many seconds. If FILE of --json is there, the same rivals resume from what it has measured: those with
 the fewest rounds first, so several short calls are one long one.
 
 Needs a quiet machine: with more ranks than cores, what else runs decides. --machine is what `trainctl calibrate` wrote here.

@@ -1,7 +1,7 @@
 """server_rates.py TRAINCTL [--megabytes 10,100] [--workers 8] [--servers 1,2,4,8] [--cpu]: synchronous parameter servers compared with data_parallel, in turn.
 
---device cuda: workers on GPUs, servers on the host's cores. Dense networks whose weights have so many megabytes. For data_parallel and each count of servers: the median step of each round
-(the first fifth left out), the median over the rounds with the lowest and the highest, and beside it the rate by what counting
+--device cuda: workers on GPUs, servers on the host's cores. Dense networks whose weights have this many megabytes. For data_parallel and each count of servers: the median step of each round
+(the first fifth left out), the median over the rounds with the lowest and the highest, and next to it the rate that counting
 bytes on equal links predicts, as `trainctl plan` prints it. The losses of all are compared: they are the same numbers.
 
 --cpu: instead of the clock's time of a step the processor time that all processes together spend on it, from runs of n and 3n steps. Other

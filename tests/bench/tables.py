@@ -5,8 +5,8 @@ servers and --workers workers, a table of --rows and one of --peer-rows; PyTorch
 this machine has cores. Prints samples/s, the median over the rounds with the lowest and the highest, and memory: of PyTorch's process,
 and of all of trainctl's together (private); and the rows that each server holds and was asked for: Zipf's hot rows are spread.
 
---equal ROWS: the losses of --workers workers in step (parallel.sync: true, staleness 0), plain SGD, beside those of one rank that has the
-whole table of so many rows."""
+--equal ROWS: the losses of --workers workers in step (parallel.sync: true, staleness 0), plain SGD, next to those of one rank that has the
+whole table of this many rows."""
 import argparse
 import json
 import os

@@ -5,8 +5,9 @@ in its group includes or defines; such a file breaks as soon as the groups chang
     compile_alone.py SOURCE_DIR BUILD_DIR [--since COMMIT] [--at-most N]
 
 Changed files are those whose code differs from COMMIT, by default the last commit that is four hours older than HEAD. With --at-most,
-the N files that changed last are compiled, and the output says how many were left for a run without it. A file is left out if only comments, literals or the folders of its includes differ, since none of these needs another include; a moved file is
-compared with what it was. Sources are only parsed (-fsyntax-only); the device code of CUDA sources is parsed for one architecture. A header whose
+the N files that changed last are compiled, and the output says how many were left for a run without it. A file is left out if it
+includes all that it included and uses no name that it did not use, since then it needs no other include; a moved file is compared
+with what it was. Sources are only parsed (-fsyntax-only); the device code of CUDA sources is parsed for one architecture. A header whose
 source includes it first is checked by compiling that source. Exit status: 0, 1 if a file fails, 77 if skipped.
 """
 import argparse
@@ -23,6 +24,7 @@ RECENT_SECONDS = 4 * 3600
 # These are included after the names that they use, by one source for each instruction set.
 PARAMETRIC = {"engine/ops/matmul/tiles.h"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.M)
+NAME = re.compile(r"[A-Za-z_]\w*")
 # Literals, which may contain what looks like a comment, and comments.
 LITERAL_OR_COMMENT = re.compile(
     r'''R"([^()\\ ]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'|//[^\n]*|/\*.*?\*/''', re.S)
@@ -33,19 +35,23 @@ def git(source, *words):
 
 
 def code_of(text):
-    """The included names, and the rest of the text without comments, literals and spaces."""
-    included = sorted(os.path.basename(name) for name in INCLUDE.findall(text))
-    rest = LITERAL_OR_COMMENT.sub(lambda found: " " if found[0].startswith("/") else '""', INCLUDE.sub("", text))
-    return included, "".join(rest.split())
+    """The included files, and the names outside of comments and literals."""
+    included = {os.path.basename(name) for name in INCLUDE.findall(text)}
+    rest = LITERAL_OR_COMMENT.sub(" ", INCLUDE.sub("", text))
+    return included, set(NAME.findall(rest))
 
 
-def differs_in_code(source, since, before, path):
+def may_need_includes(source, since, before, path):
     """`before`: its path in that commit."""
     if not path.endswith((HEADER, ".cpp", CUDA)):
         return True
     old = subprocess.run(["git", "-C", source, "show", f"{since}:{before}"], capture_output=True, text=True)
+    if old.returncode != 0:
+        return True
+    old_included, old_names = code_of(old.stdout)
     with open(os.path.join(source, path)) as now:
-        return old.returncode != 0 or code_of(old.stdout) != code_of(now.read())
+        included, names = code_of(now.read())
+    return not (old_included <= included and names <= old_names)
 
 
 def newest_first(source, paths):
@@ -64,7 +70,7 @@ def changed_files(source, since):
     if not since:  # a history of a few hours, or a shallow clone
         return git(source, "ls-files")
     rows = [row.split("\t") for row in git(source, "diff", "--name-status", "--diff-filter=d", "-M", "-l0", since) if row]
-    return [row[-1] for row in rows if differs_in_code(source, since, row[1], row[-1])]
+    return [row[-1] for row in rows if may_need_includes(source, since, row[1], row[-1])]
 
 
 def commands_of(source, build):

@@ -1,11 +1,11 @@
 """Local steps reach the loss of steps that all ranks share: gpt_text on two replicas, on the same tokens.
 
     python3 tests/campaign/local_steps.py --trainctl TRAINCTL [--steps 1500] [--local 64] [--within 0.02] [--batch 16] [--small]
-                                          [--outer LEARNING_RATE:MOMENTUM …] [--rate-scale 1.414] [--device cuda]
+                                          [--outer LEARNING_RATE:MOMENTUM …] [--rate-scale FACTOR] [--device cuda]
 
 Compares the last validation, on documents that neither run trains on: that of the outer weights with that of two data-parallel ranks.
 `--small` has half the width, layers and tokens. `--outer` tries other outer optimizers than the job's default, one run each. `--rate-scale`
-multiplies the learning rate of the replicas: docs/local_steps.md says why. The shared steps run on one rank, which has the same numbers as two.
+multiplies the learning rate of the replicas by another factor than the default: docs/local_steps.md says why. The shared steps run on one rank, which has the same numbers as two.
 """
 import argparse
 import json
@@ -48,7 +48,7 @@ def main():
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--outer", nargs="*", default=[""])
-    parser.add_argument("--rate-scale", type=float, default=1)
+    parser.add_argument("--rate-scale", type=float, default=0)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     os.nice(5)

@@ -111,7 +111,7 @@ class Run:
         self.pids = {}
 
     def start(self, *arguments):
-        environment = {**os.environ, "TRAINCTL_TEST_SPEED": "300:1:0:0"}  # 5 ms a step
+        environment = {**os.environ, "TRAINCTL_TEST_SPEED": "300:1:0:0"}  # 5 ms per step
         self.launcher = subprocess.Popen([self.options.trainctl, "run", "job.yaml", *arguments], cwd=self.folder, text=True,
                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
 

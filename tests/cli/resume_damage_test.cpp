@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -41,14 +42,14 @@ struct TwoCheckpoints {
   std::string resumed(std::vector<std::string>& notices) const { return find_resume_point(spec, {}, notices).path; }
 };
 
-/// Changes one bit of each byte of the file in turn, calls check(byte), and restores the byte.
+/// Changes one bit of every nth byte of the file in turn, calls check(byte), and restores the byte.
 template <class Check>
-int64_t with_each_byte_flipped(const std::string& path, const Check& check) {
+int64_t with_bytes_flipped(const std::string& path, int64_t nth, const Check& check) {
   const std::string text = read_whole_file(path);
   const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
   REQUIRE(fd >= 0);
   const auto count = static_cast<int64_t>(text.size());
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < count; i += nth) {
     const char sound = text[static_cast<size_t>(i)], flipped = static_cast<char>(sound ^ (1 << i % 8));
     REQUIRE(pwrite(fd, &flipped, 1, i) == 1);
     check(i);
@@ -61,6 +62,8 @@ int64_t with_each_byte_flipped(const std::string& path, const Check& check) {
 }  // namespace
 
 TEST_CASE("a checkpoint with a flipped byte is named with the damaged file, and a run resumes from the previous one") {
+  // Seven is odd, so each bit of a byte has its turn. TRAINCTL_TEST_ALL_BYTES=1 flips each byte, as soak.py does.
+  const int64_t nth = std::getenv("TRAINCTL_TEST_ALL_BYTES") != nullptr ? 1 : 7;
   const TwoCheckpoints saved;
   std::vector<std::string> none;
   REQUIRE(saved.resumed(none) == saved.last);
@@ -71,7 +74,7 @@ TEST_CASE("a checkpoint with a flipped byte is named with the damaged file, and 
     const std::string file = entry.path();
     CAPTURE(file);
     ++files;
-    bytes += with_each_byte_flipped(file, [&](int64_t byte) {
+    bytes += with_bytes_flipped(file, nth, [&](int64_t byte) {
       CAPTURE(byte);
       std::vector<std::string> notices;
       const std::string path = saved.resumed(notices);
@@ -94,7 +97,7 @@ TEST_CASE("a flipped byte in .newest, .verified or .attempts does not change whi
   std::ofstream(saved.scratch.path() + "/.newest") << "step_00000011\nstep_00000007\n";
   for (const std::string& file : {saved.scratch.path() + "/.newest", saved.last + "/.verified"}) {
     CAPTURE(file);
-    CHECK(with_each_byte_flipped(file, [&](int64_t byte) {
+    CHECK(with_bytes_flipped(file, 1, [&](int64_t byte) {
             CAPTURE(byte);
             std::vector<std::string> notices;
             REQUIRE(saved.resumed(notices) == saved.last);

@@ -6,6 +6,7 @@
 #include "engine/compile/compile.h"
 #include "engine/spec/parse.h"
 #include "tests/compile/jobs.h"
+#include "tests/jobs/jobs.h"
 
 using namespace trainctl;
 
@@ -59,6 +60,13 @@ TEST_CASE("images of one channel, or of one pixel, are not moved by a change of 
       programs("[1, 8, 8]", std::string(kTwoConvolutions) + "  - {type: global_avg_pool, keep_dims: true}\n")[0];
   CHECK(names_of(program, "transpose").empty());
   CHECK(output(program, "conv2d").format == Format::channels_last);
+}
+
+TEST_CASE("concat, split and a transpose to channels last take images as they are stored") {
+  const Job j = job(job_spec("joined_images"));
+  const Program program = compile_all(j.graph, j.plan, CostModel())[0];
+  CHECK(names_of(program, "transpose") == Names{"transpose data", "pixels", "pixels.grad_in0"});
+  for (const char* op : {"concat", "split"}) CHECK_MESSAGE(output(program, op).format == Format::channels_last, op);
 }
 
 TEST_CASE("images that no kernel prefers channels last stay as the graph declares them") {

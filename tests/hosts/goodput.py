@@ -1,11 +1,11 @@
-"""Goodput of an elastic run on test hosts (network.py) where a host fails every so many seconds.
+"""Measures the goodput of an elastic run on test hosts (network.py) where hosts fail at a fixed interval (--every, in seconds).
 
     python3 tests/hosts/goodput.py TRAINCTL [--every 60 15] [--seconds 240] [--how kill cut] [--hosts 4] [--seed 1]
 
-kill: all processes of a host that belong to the run are killed, as by a crash, and it answers again at once. cut: its cable is out for 5 s.
-Each failure takes a different host than the one before. For each row one run of --seconds, beside one without a failure: goodput as the run
-reports it (time in which steps were trained that counted, of all time since the first step), and the steps that were done, of those done
-without failures in the same time. Needs root, as hosts_test.py; exits with 77 and the reason where it cannot.
+kill: all processes of the run on a host are killed, as by a crash, and the host can be used again at once. cut: its cable is out for 5 s.
+Each failure hits a different host than the previous one. Each row is one run of --seconds: its goodput as the run reports it (the share of
+the time since the first step that was spent on steps whose result was kept), and its steps as a share of those of a run without failures.
+Needs root, like hosts_test.py; exits with 77 and prints the reason where it cannot run.
 """
 import argparse
 import contextlib
@@ -40,7 +40,7 @@ def fail(host, how):
 
 
 def trained(scene, names, every, how, seconds, chance):
-    """(steps per second, goodput, changes, most steps lost at a failure) of a run with a failure every so many seconds; None: without."""
+    """(steps per second, goodput, changes, most steps lost at a failure) of a run with one failure per interval; None: no failures."""
     scene.runs += 1
     scene.logs = scene.network.own / f"logs.{scene.runs}"
     scene.output = pathlib.Path(scene.network.folder) / f"output.{scene.runs}"

@@ -171,7 +171,10 @@ class Network:
 
     def softmax(self, x):
         d = self.dim_of(x)
-        return self.add("softmax", lambda w, v: v.softmax(d + 1), [x], self.shapes[x], dim=d + 1) if self.shapes[x][d] > 1 else None
+        if self.shapes[x][d] == 1:
+            return None
+        type, g = self.rng.choice([("softmax", torch.softmax), ("log_softmax", torch.log_softmax)])
+        return self.add(type, lambda w, v: g(v, d + 1), [x], self.shapes[x], dim=d + 1)
 
     def reduce(self, x):
         shape = self.shapes[x]
@@ -216,27 +219,36 @@ class Network:
         return self.add("einsum", lambda w, a, b: torch.einsum(equation, a, b), [x, self.branch(x, other)], out, equation=equation)
 
     def recurrent(self, x):
+        """torch.lstm or torch.gru with its options: a direction, both, and several layers, whose weights the job names."""
         if len(self.shapes[x]) != 2:
             return None
         steps, features = self.shapes[x]
-        kind, units, reverse = self.rng.choice(["lstm", "gru"]), self.rng.choice([3, 4, 6]), self.rng.random() < 0.4
+        kind, units, layers = self.rng.choice(["lstm", "gru"]), self.rng.choice([3, 4, 6]), self.rng.choice([1, 1, 2])
+        both = self.rng.random() < 0.3
+        reverse = not both and self.rng.random() < 0.4
         name, gates = f"{kind}{len(self.layers)}", 4 if kind == "lstm" else 3
-        self.weight(f"{name}.weight", gates * units, features)
-        self.weight(f"{name}.recurrent_weight", gates * units, units)
-        self.weight(f"{name}.bias", gates * units, scale=0.1)
-        if kind == "gru":
-            self.weight(f"{name}.recurrent_bias", units, scale=0.1)
+        parts = [name + (f".layer{k}" if k else "") + end for k in range(layers) for end in ("", ".reverse")[:1 + both]]
+        for k, part in enumerate(parts):
+            self.weight(f"{part}.weight", gates * units, features if k <= both else units * (1 + both))
+            self.weight(f"{part}.recurrent_weight", gates * units, units)
+            self.weight(f"{part}.bias", gates * units, scale=0.1)
+            if kind == "gru":
+                self.weight(f"{part}.recurrent_bias", units, scale=0.1)
+
+        def flat(w, part):
+            bias = w[f"{part}.bias"]
+            of_state = torch.zeros_like(bias) if kind == "lstm" else torch.cat([torch.zeros_like(bias[:2 * units]), w[f"{part}.recurrent_bias"]])
+            return [w[f"{part}.weight"], w[f"{part}.recurrent_weight"], bias, of_state]
 
         def run(w, v):
-            bias, zero = w[f"{name}.bias"], torch.zeros(1, len(v), units, dtype=v.dtype)
-            of_state = torch.zeros_like(bias) if kind == "lstm" else torch.cat([torch.zeros_like(bias[:2 * units]), w[f"{name}.recurrent_bias"]])
-            flat = [w[f"{name}.weight"], w[f"{name}.recurrent_weight"], bias, of_state]
+            zero = torch.zeros(len(parts), len(v), units, dtype=v.dtype)
             v = v.flip(1) if reverse else v
             state = (zero, zero) if kind == "lstm" else zero
-            y = (torch.lstm if kind == "lstm" else torch.gru)(v, state, flat, True, 1, 0.0, False, False, True)[0]
+            weights = [value for part in parts for value in flat(w, part)]
+            y = (torch.lstm if kind == "lstm" else torch.gru)(v, state, weights, True, layers, 0.0, False, both, True)[0]
             return y.flip(1) if reverse else y
 
-        return self.add(kind, run, [x], (steps, units), name=name, units=units, reverse=reverse)
+        return self.add(kind, run, [x], (steps, units * (1 + both)), name=name, units=units, reverse=reverse, bidirectional=both, layers=layers)
 
     def attention(self, x):
         if len(self.shapes[x]) != 2:
@@ -268,6 +280,74 @@ class Network:
 
         return self.add("conv1d", run, [x], (channels, (n - 1) // stride + 1), name=name, channels=channels, kernel=3, padding=1, stride=stride,
                         groups=groups, padding_mode=mode)
+
+    def conv_transpose1d(self, x):
+        if len(self.shapes[x]) != 2 or math.prod(self.shapes[x]) > 60:
+            return None
+        c, n = self.shapes[x]
+        groups = self.rng.choice([g for g in range(1, c + 1) if c % g == 0])
+        channels, stride, dilation = groups * self.rng.choice([1, 2]), self.rng.choice([1, 2]), self.rng.choice([1, 2])
+        more = stride - 1
+        name = f"conv_transpose1d{len(self.layers)}"
+        self.weight(f"{name}.weight", c, channels // groups, 1, 3)
+        self.weight(f"{name}.bias", channels, scale=0.1)
+        return self.add("conv_transpose1d", lambda w, v: f.conv_transpose1d(v, w[f"{name}.weight"][:, :, 0], w[f"{name}.bias"], stride, 1, more, groups, dilation), [x],
+                        (channels, (n - 1) * stride + 2 * dilation - 1 + more), name=name, channels=channels, kernel=3, stride=stride, padding=1, output_padding=more,
+                        groups=groups, dilation=dilation)
+
+    def pool1d(self, x):
+        if len(self.shapes[x]) != 2 or self.shapes[x][1] < 4:
+            return None
+        ceil, padding, largest = self.rng.random() < 0.5, self.rng.choice([0, 1]), self.rng.random() < 0.5
+        if self.rng.random() < 0.3:
+            size = self.rng.randint(1, self.shapes[x][1] - 1)
+            return self.add("adaptive_avg_pool1d", lambda w, v: f.adaptive_avg_pool1d(v, size), [x], (self.shapes[x][0], size), size=size)
+        run = (lambda w, v: f.max_pool1d(v, 3, 2, padding, 1, ceil)) if largest else (lambda w, v: f.avg_pool1d(v, 3, 2, padding, ceil))
+        out = run(None, torch.zeros(1, *self.shapes[x])).shape[1:]
+        return self.add("max_pool1d" if largest else "avg_pool1d", run, [x], out, kernel=3, stride=2, padding=padding, ceil_mode=ceil)
+
+    def volume(self, x):
+        """A tensor [c, depth, height, width] of the elements of x; None if they do not divide."""
+        size, rng = math.prod(self.shapes[x]), self.rng
+        options = [(c, d, h, size // (c * d * h)) for c in (1, 2, 4) for d in (2, 3, 4) for h in (2, 3, 4) if size % (c * d * h) == 0 and 1 < size // (c * d * h) < 9]
+        return self.reshape(x, rng.choice(options)) if options and size <= 120 else None
+
+    def conv_transpose3d(self, x):
+        x = self.volume(x)
+        if x is None:
+            return None
+        c, rng = self.shapes[x][0], self.rng
+        groups = rng.choice([1, c])
+        fields = rng.choice([{"kernel": 2, "stride": 2}, {"kernel": 3, "padding": 1}, {"kernel": [3, 2, 3], "stride": [2, 1, 2], "padding": [1, 0, 1], "output_padding": [1, 0, 1]},
+                             {"kernel": [2, 3, 1], "stride": [1, 2, 1], "dilation": [2, 1, 1]}])
+        channels, kernel = groups * rng.choice([1, 2]), fields["kernel"] if isinstance(fields["kernel"], list) else [fields["kernel"]] * 3
+        name = f"conv_transpose3d{len(self.layers)}"
+        self.weight(f"{name}.weight", c, channels // groups * kernel[0], *kernel[1:])
+        self.weight(f"{name}.bias", channels, scale=0.1)
+
+        def run(w, v):
+            weight = w[f"{name}.weight"].reshape(c, channels // groups, *kernel)
+            return f.conv_transpose3d(v, weight, w[f"{name}.bias"], fields.get("stride", 1), fields.get("padding", 0), fields.get("output_padding", 0), groups, fields.get("dilation", 1))
+
+        with torch.no_grad():
+            zeros = {f"{name}.weight": self.start[f"{name}.weight"], f"{name}.bias": self.start[f"{name}.bias"]}
+            out = run(zeros, torch.zeros(1, *self.shapes[x], dtype=torch.float64)).shape[1:]
+        return self.add("conv_transpose3d", run, [x], out, name=name, channels=channels, groups=groups, **fields)
+
+    def pool3d(self, x):
+        x = self.volume(x)
+        if x is None:
+            return None
+        largest, ceil, padding = self.rng.random() < 0.5, self.rng.random() < 0.5, self.rng.choice([0, [1, 0, 1]])
+        if self.rng.random() < 0.3:
+            size = [1, self.shapes[x][2], 1]
+            g = f.adaptive_max_pool3d if largest else f.adaptive_avg_pool3d
+            return self.add("adaptive_max_pool3d" if largest else "adaptive_avg_pool3d", lambda w, v: g(v, size), [x], (self.shapes[x][0], *size), size=size)
+        counted = {} if largest else {"count_include_pad": self.rng.random() < 0.5}
+        g = f.max_pool3d if largest else f.avg_pool3d
+        run = lambda w, v: g(v, 2, [1, 2, 1], padding, ceil_mode=ceil, **counted)  # noqa: E731
+        out = run(None, torch.zeros(1, *self.shapes[x])).shape[1:]
+        return self.add("max_pool3d" if largest else "avg_pool3d", run, [x], out, kernel=2, stride=[1, 2, 1], padding=padding, ceil_mode=ceil, **counted)
 
     def conv2d(self, x):
         if len(self.shapes[x]) != 3 or min(self.shapes[x][1:]) < 3:
@@ -349,7 +429,8 @@ class Network:
         return self.add("interpolate", lambda w, v: f.interpolate(v, size=size, mode=mode, **corners), [x], (shape[0], *size), size=size, mode=mode, **corners)
 
     KINDS = [activation, activation, prelu, two, cumsum, roll, pad, slice, split_and_join, transpose, layer_norm, channel_norm, softmax, reduce, gather, argmax, einsum,
-             recurrent, attention, conv1d, conv1d, conv2d, conv2d, conv_transpose2d, conv3d, pool, pool, resize, resize]
+             recurrent, attention, conv1d, conv1d, conv2d, conv2d, conv_transpose1d, conv_transpose2d, conv_transpose3d, conv3d,
+             pool, pool, pool1d, pool3d, resize, resize]
 
     def grow(self, x, count):
         made = 0

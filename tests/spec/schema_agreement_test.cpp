@@ -106,6 +106,7 @@ const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
       "rank_micro_batches_*",
       "chunks_of_1f1b",
       "clip_bounds",
+      "lstm_dropout_of_one_layer",
       "average_of_an_average",
       "average_with_servers",
       "clip_twice",

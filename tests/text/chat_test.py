@@ -9,12 +9,13 @@ import os
 import pathlib
 import pty
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from chat_templates import CHATML  # noqa: E402
+from chat_templates import CHATML, FAMILIES  # noqa: E402
 
 JOB = """dataset: {type: chat, path: talks.jsonl, tokenizer: model, length: 96, train_on: assistant, batch: 8}
 network:
@@ -122,6 +123,26 @@ def show_packed(program, folder, shown_alone):
     assert sorted("".join(green)) == sorted("".join(trained(documents))) and "«" not in colored, colored
 
 
+def mark_answers_of_families(program, folder):
+    """In the templates of ten families the answers of all turns are trained, and no word of a user, also where a template renders the last
+    message, or the last one of a user, differently."""
+    (folder / "families").mkdir()
+    model = folder / "families" / "model"
+    shutil.copytree(folder / "model", model)
+    (model / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
+    turns = [["Why one?", "Because FIRST."], ["Why two?", "Because SECOND."], ["Why three?", "Because THIRD."]]
+    messages = [{"role": role, "content": text} for turn in turns for role, text in zip(("user", "assistant"), turn)]
+    for name, template in FAMILIES.items():
+        talks = [messages[:2], messages] + ([] if name == "gemma2" else [[{"role": "system", "content": "Be brief."}, *messages]])
+        (folder / "families" / "talks.jsonl").write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
+        (model / "chat_template.jinja").write_text(template, encoding="utf-8")
+        (folder / "families" / "job.yaml").write_text(JOB)
+        shown = run(program, folder / "families", "data", "show", "job.yaml", "--tokens", "-n", "4", "dataset.shuffle=false", "dataset.length=512", "dataset.batch=1")
+        for talk, trained in zip(talks, marked(shown), strict=True):
+            answers = [message["content"] for message in talk if message["role"] == "assistant"]
+            assert re.findall(r"Because [A-Z]+\.", trained) == answers and "Why" not in trained and "brief" not in trained, (name, trained)
+
+
 def compare_with_transformers(folder, rows, shown):
     try:
         from transformers import PreTrainedTokenizerFast
@@ -154,6 +175,7 @@ def main():
         assert "48 documents in 48 rows of 96" in report and "1 document trains nothing; first: " in report and "talks.jsonl:8" in report, report
         shown = run(program, folder, "data", "show", "job.yaml", "--tokens", "-n", "48", "dataset.shuffle=false")
         compare_with_transformers(folder, rows, shown)
+        mark_answers_of_families(program, folder)
         for number, words in enumerate([["launch.ranks=1"], ["launch.ranks=2"], ["launch.ranks=4", "dataset.workers=3"]], 1):
             run(program, folder, "run", "job.yaml", *words)
             assert len(losses(folder, number)) == 18, losses(folder, number)

@@ -27,29 +27,17 @@ void tell(Warp& warp, const Instruction& in, int lane, const GlobalAccess& other
             " used without any ordering between the two, at " + line_of(warp, other.text_line));
 }
 
-}  // namespace
-
-void note_global(Warp& warp, const Instruction& in, int lane, Allocation& a, uint64_t address, uint32_t bytes,
-                 bool writes) {
-  if (a.written == nullptr) return;  // host memory, or parameters
-  Cluster& cluster = *warp.block->cluster;
-  if (a.accesses == nullptr) a.accesses.reset(new GlobalCell[(a.bytes + 3) / 4]());
-  const uint64_t first = address - a.first, end = first + bytes;
-  const auto launch = static_cast<uint32_t>(cluster.launch->number);
-  GlobalAccess now{launch,
-                   cluster.number,
-                   cluster.clocks_now(warp),
-                   in.text_line,
-                   static_cast<uint16_t>(warp.number),
-                   static_cast<uint8_t>(lane),
-                   0};
+/// Records the access `now` of a lane to bytes of an allocation, counted from its first.
+void note(Warp& warp, const Instruction& in, Allocation& a, GlobalAccess& now, uint64_t first, uint32_t bytes,
+          bool writes) {
+  const uint64_t end = first + bytes;
+  const int lane = now.lane;
   for (uint64_t word = first / 4; word * 4 < end; ++word) {
-    now.bytes = 0;
-    for (uint64_t byte = std::max(first, word * 4); byte < std::min(end, word * 4 + 4); ++byte)
-      now.bytes |= static_cast<uint8_t>(1 << byte % 4);
+    const uint64_t from = std::max(first, word * 4) % 4, to = std::min(end, word * 4 + 4) - word * 4;
+    now.bytes = static_cast<uint8_t>((1u << to) - (1u << from));
     GlobalCell& cell = a.accesses[word];
     const auto races = [&](const GlobalAccess& other) {
-      if (other.launch != launch || (other.bytes & now.bytes) == 0) return false;
+      if (other.launch != now.launch || (other.bytes & now.bytes) == 0) return false;
       const bool same_instruction = other.text_line == now.text_line && other.warp == now.warp &&
                                     other.cluster == now.cluster && other.clock == now.clock;
       return !same_instruction && !ordered(warp, lane, other);
@@ -58,6 +46,33 @@ void note_global(Warp& warp, const Instruction& in, int lane, Allocation& a, uin
     if (writes && races(cell.read)) tell(warp, in, lane, cell.read, writes, word * 4);
     (writes ? cell.write : cell.read) = now;
   }
+}
+
+}  // namespace
+
+void note_global_lanes(Warp& warp, const Instruction& in, uint32_t mask, Allocation& a, const uint64_t* addresses,
+                       uint32_t bytes, bool writes) {
+  if (a.written == nullptr) return;  // host memory, or parameters
+  Cluster& cluster = *warp.block->cluster;
+  if (a.accesses == nullptr) a.accesses.reset(new GlobalCell[(a.bytes + 3) / 4]());
+  GlobalAccess now{static_cast<uint32_t>(cluster.launch->number),
+                   cluster.number,
+                   cluster.clocks_now(warp),
+                   in.text_line,
+                   static_cast<uint16_t>(warp.number),
+                   0,
+                   0};
+  for (uint32_t left = mask; left != 0; left &= left - 1) {
+    now.lane = static_cast<uint8_t>(__builtin_ctz(left));
+    note(warp, in, a, now, addresses[now.lane] - a.first, bytes, writes);
+  }
+}
+
+void note_global(Warp& warp, const Instruction& in, int lane, Allocation& a, uint64_t address, uint32_t bytes,
+                 bool writes) {
+  uint64_t addresses[kLanes];
+  addresses[lane] = address;
+  note_global_lanes(warp, in, 1u << lane, a, addresses, bytes, writes);
 }
 
 void note_fence(Warp& warp) {

@@ -15,6 +15,10 @@ namespace trainctl::emulator {
 void note_global(Warp& warp, const Instruction& in, int lane, Allocation& allocation, uint64_t address, uint32_t bytes,
                  bool writes);
 
+/// The same for lanes of a warp, each at its address.
+void note_global_lanes(Warp& warp, const Instruction& in, uint32_t mask, Allocation& allocation,
+                       const uint64_t* addresses, uint32_t bytes, bool writes);
+
 void note_fence(Warp& warp);
 /// Merges what this word carries into what the warp knows, and what the warp has fenced into the word.
 void note_atomic(Warp& warp, uint64_t address);

@@ -194,6 +194,9 @@ std::byte* write_global(Warp& warp, const Instruction& in, int lane, uint64_t ad
 std::byte* global_word(Warp& warp, const Instruction& in, int lane, uint64_t address, uint32_t bytes);
 const std::byte* read_shared(Warp& warp, const Instruction& in, int lane, uint32_t address, uint32_t bytes,
                              bool atomic = false);
+/// The same for lanes of a warp, each at its address. Sets from[lane].
+void read_shared_lanes(Warp& warp, const Instruction& in, uint32_t mask, const uint32_t* addresses, uint32_t bytes,
+                       const std::byte** from);
 std::byte* write_shared(Warp& warp, const Instruction& in, int lane, uint32_t address, uint32_t bytes,
                         const void* value, bool atomic = false);
 /// The CUtensorMap at a generic address.

@@ -112,7 +112,7 @@ void touch(const Instruction& in, Warp& w, uint32_t mask, uint32_t bytes, bool w
     if (all == 0) return;
   }
   (writes ? a->written_by : a->read_by) = launch.number;
-  each_lane(mask, [&](int lane) { note_global(w, in, lane, *a, t.addresses[lane], bytes, writes); });
+  note_global_lanes(w, in, mask, *a, t.addresses, bytes, writes);
   t.all = a;
 }
 
@@ -138,9 +138,23 @@ bool reads_one_address(const Instruction& in, Warp& w, uint32_t mask) {
 }
 
 template <class Element>
+void load_shared(const Instruction& in, Warp& w, uint32_t mask, uint32_t bytes) {
+  uint32_t addresses[kLanes];
+  const std::byte* from[kLanes];
+  each_lane(mask, [&](int lane) { addresses[lane] = static_cast<uint32_t>(address_of(in, w, lane)); });
+  read_shared_lanes(w, in, mask, addresses, bytes, from);
+  each_lane(mask, [&](int lane) {
+    Element values[4];
+    std::memcpy(values, from[lane], bytes);
+    for (int i = 0; i < in.count; ++i) set_register(in, w, i, lane, values[i]);
+  });
+}
+
+template <class Element>
 void load(const Instruction& in, Warp& w, uint32_t mask) {
   const uint32_t bytes = static_cast<uint32_t>(sizeof(Element)) * in.count;
   if (in.space == Space::shared && reads_one_address(in, w, mask)) return broadcast<Element>(in, w, mask, bytes);
+  if (in.space == Space::shared) return load_shared<Element>(in, w, mask, bytes);
   Touched t;
   if (in.space == Space::global) touch(in, w, mask, bytes, false, t);
   each_lane(mask, [&](int lane) {

@@ -133,6 +133,28 @@ const std::byte* read_shared(Warp& warp, const Instruction& in, int lane, uint32
   return p.block.shared.data() + p.at;
 }
 
+void read_shared_lanes(Warp& warp, const Instruction& in, uint32_t mask, const uint32_t* addresses, uint32_t bytes,
+                       const std::byte** from) {
+  Block& block = *warp.block;
+  Clocks& clocks = block.cluster->clocks;
+  Access access = this_access(warp, in, 0, false);
+  const uint32_t shift = block.cluster->launch->kernel->bytes_shared ? 0 : 2;
+  Cell* const cells = block.cells.data();
+  for (uint32_t left = mask; left != 0; left &= left - 1) {
+    const int lane = __builtin_ctz(left);
+    const uint32_t at = addresses[lane];
+    bool sound = at >> 24 == 0 && (at & (bytes - 1)) == 0 && at + bytes <= block.shared.size();
+    access.by = {warp.number, lane, false};
+    for (uint32_t c = at >> shift; sound && c << shift < at + bytes; ++c) {
+      Cell& cell = cells[c];
+      sound = cell.written && race_of_read(clocks, cell, warp.number, lane) == nullptr;
+      if (sound) note_read(cell, access);
+    }
+    // Other blocks and faults are for the function of one lane.
+    from[lane] = sound ? block.shared.data() + at : read_shared(warp, in, lane, at, bytes);
+  }
+}
+
 std::byte* write_shared(Warp& warp, const Instruction& in, int lane, uint32_t address, uint32_t bytes,
                         const void* value, bool atomic) {
   const Place p = shared_place(warp, in, lane, address, bytes, "write");

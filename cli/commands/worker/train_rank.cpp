@@ -220,7 +220,7 @@ void RankProcess::train_with(TrainOptions& options, RankOutput& output, RankProf
   TrainObservers observers;
   std::optional<StepAudit> audit;
   if (job_->spec.train.audit_every > 0) {
-    // First, so that a run that ends with a fault does not save what it has computed.
+    // Added first, so that a run that ends with a fault does not save its results.
     AuditOptions audits = options_of_audits(options);
     for (size_t card = 1; card < audits.cards.size(); ++card) options.cuda->alike.push_back(static_cast<int>(card));
     observers.add(audit.emplace(*program_, rendezvous.communicator(), std::move(audits)));

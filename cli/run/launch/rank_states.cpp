@@ -76,7 +76,7 @@ void RankStates::sample(const RankBoard& memory, double now) {
   for (int rank = 0; rank < classes_->num_ranks(); ++rank) {
     const RankStatus& status = memory.status(rank);
     if (status.state.load() == RankState::training && status.validation_batches.load() == 0 && step > 1) continue;
-    window_ = {.last = now};  // what follows is not compared with what was before
+    window_ = {.last = now};  // later positions are not compared with earlier ones
     return;
   }
   if (window_.samples == 0) {

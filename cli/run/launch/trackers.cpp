@@ -209,7 +209,7 @@ std::vector<std::string> TrackerProcesses::news() {
   for (Process& process : processes_) {
     int status = 0;
     if (process.pid < 0 || waitpid(process.pid, &status, WNOHANG) != process.pid) continue;
-    kill(-process.pid, SIGKILL);  // what it has left
+    kill(-process.pid, SIGKILL);  // processes that it has left behind
     process.pid = -1;
     if (std::string line = end_of(process, status); !line.empty()) lines.push_back(std::move(line));
   }

@@ -91,7 +91,7 @@ class Narrowing {
     if (kernel == nullptr || !v.code.attrs.flag("fp8")) return;
     const std::optional<Fp8Factors> factors = fp8_factors(*kernel, v.code.attrs);
     if (!factors || !fits(v.code.inputs[factors->a.input]) || !fits(v.code.inputs[factors->b.input])) {
-      c_.code[i].code.attrs.erase("fp8");  // it stays in bf16, also for what estimates its time
+      c_.code[i].code.attrs.erase("fp8");  // it stays in bf16, also in estimates of its time
       return;
     }
     products_.push_back({i, value_of(i, factors->a), value_of(i, factors->b), *factors});

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -118,11 +119,15 @@ class AttentionKernel {
 
   /// to[features, width] = scale * rows^T, with zeros in the columns beyond the block.
   static void turn(const float* rows, int64_t row_step, int64_t features, const Block& block, float scale, float* to) {
-    for (int64_t c = 0; c < block.count; ++c) {
-      for (int64_t e = 0; e < features; ++e) to[e * kQueries + c] = scale * rows[c * row_step + e];
-    }
-    for (int64_t c = block.count; c < block.width; ++c) {
-      for (int64_t e = 0; e < features; ++e) to[e * kQueries + c] = 0;
+    for (int64_t c = 0; c < block.width; c += 8) {
+      const int64_t count = std::clamp<int64_t>(block.count - c, 0, 8);
+      int64_t e = 0;
+      for (; e + 8 <= features; e += 8)
+        turn_square(rows + c * row_step + e, row_step, count, scale, to + e * kQueries + c);
+      for (; e < features; ++e) {
+        for (int64_t i = 0; i < 8; ++i)
+          to[e * kQueries + c + i] = i < count ? scale * rows[(c + i) * row_step + e] : 0.0f;
+      }
     }
   }
 
@@ -208,6 +213,29 @@ class AttentionKernel {
   const AttentionCall a_;
 
  private:
+  /// Eight features of eight rows, of which those from `count` on are zeros. Each round interleaves the halves.
+  static void turn_square(const float* rows, int64_t row_step, int64_t count, float scale, float* to) {
+    typedef float Eight __attribute__((vector_size(32)));
+    Eight v[8] = {};
+    for (int64_t i = 0; i < count; ++i) std::memcpy(&v[i], rows + i * row_step, sizeof(Eight));
+#pragma GCC unroll 3
+    for (int round = 0; round < 3; ++round) {
+      Eight next[8];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        next[2 * i] = __builtin_shufflevector(v[i], v[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+        next[2 * i + 1] = __builtin_shufflevector(v[i], v[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+      }
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) v[i] = next[i];
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+      const Eight scaled = scale * v[i];
+      std::memcpy(to + i * kQueries, &scaled, sizeof(Eight));
+    }
+  }
+
   void note_caps(const Block& block, const float* scores, float* caps) const {
     for (int64_t c = 0; c < block.width; ++c) {
       const float capped = scores[c] / a_.softcap;

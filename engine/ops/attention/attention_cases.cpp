@@ -128,7 +128,9 @@ void add_terms_cases(std::vector<OpCase>& rows) {
   rows.push_back(dropping(packed(1, 150, 1, 1, 1, true), 0.1, 14));              // more than one block of keys
   // All at once: documents, a window, a softcap, sinks.
   OpCase all = with_bias(windowed(with_documents(packed(2, 12, 2, 2, 2, true)), 6, 2), {4, 12, 12}, "hrk");
-  rows.push_back(dropping(with_sinks(with_attrs(all, alibi)), 0.2, 15));
+  all = dropping(with_sinks(with_attrs(all, alibi)), 0.2, 15);
+  all.tolerance = 8e-6;  // in bf16 the gradients of peaked rows are small differences of rounded numbers
+  rows.push_back(all);
   OpCase grouped = packed(2, 9, 2, 2, 3, true);
   grouped.attrs = side_by_side(grouped.attrs);
   rows.push_back(dropping(with_bias(with_attrs(grouped, alibi), {6, 9, 9}, "hrk"), 0.2, 16, {4, 0, 1}));

@@ -16,6 +16,60 @@ namespace trainctl {
 CpuKernel prepare_attention_sinks_grad(const KernelCall& call);       // attention_sinks_cpu.cpp
 CpuKernel prepare_attention_score_bias_grad(const KernelCall& call);  // attention_score_bias_cpu.cpp
 
+namespace attention_blocks {
+
+/// Turns the scores of kAttentionLanes queries into e^(score - top) with the top so far; `factor` rescales earlier sums
+/// to that top.
+TRAINCTL_WIDE_LOOPS void exponentials_of_keys(int64_t count, float* scores, float* before, float* total,
+                                              float* factor) {
+  float top[kAttentionLanes], sum[kAttentionLanes] = {};
+  std::copy_n(before, kAttentionLanes, top);
+  for (int64_t j = 0; j < count; ++j) {
+    const float* row = scores + j * kQueries;
+    for (int l = 0; l < kAttentionLanes; ++l) top[l] = cpu::at_least(row[l], top[l]);
+  }
+  for (int64_t j = 0; j < count; ++j) {
+    float* row = scores + j * kQueries;
+    for (int l = 0; l < kAttentionLanes; ++l) {
+      const float p = cpu::exp(row[l] - top[l]);
+      row[l] = row[l] == kUnseen ? 0.0f : p;
+      sum[l] += row[l];
+    }
+  }
+  for (int l = 0; l < kAttentionLanes; ++l) {
+    factor[l] = cpu::exp(before[l] - top[l]);
+    total[l] = total[l] * factor[l] + sum[l];
+    before[l] = top[l];
+  }
+}
+
+struct SlopeTerms {
+  float scale;
+  float per_cap;  ///< 1 / softcap; 0: no softcap, or its slopes are separate
+};
+
+/// For kAttentionLanes queries: scores become P, rates become G. An unseen score would have the smallest exponential,
+/// whose products are subnormal and therefore slow, so that of e^0 takes its place.
+TRAINCTL_WIDE_LOOPS void slopes_of_keys(int64_t count, SlopeTerms terms, const float* logs, const float* means,
+                                        float* scores, float* rates) {
+  float log[kAttentionLanes], mean[kAttentionLanes];
+  std::copy_n(logs, kAttentionLanes, log);
+  std::copy_n(means, kAttentionLanes, mean);
+  for (int64_t j = 0; j < count; ++j) {
+    float *p = scores + j * kQueries, *rate = rates + j * kQueries;
+    for (int l = 0; l < kAttentionLanes; ++l) {
+      const bool unseen = p[l] == kUnseen;
+      const float score = unseen ? log[l] : p[l], capped = score * terms.per_cap;
+      const float e = cpu::exp(score - log[l]);
+      const float slope = terms.scale * e * (rate[l] - mean[l]) * (1.0f - capped * capped);
+      p[l] = unseen ? 0.0f : e;
+      rate[l] = unseen ? 0.0f : slope;
+    }
+  }
+}
+
+}  // namespace attention_blocks
+
 namespace {
 
 using namespace attention_blocks;
@@ -49,7 +103,8 @@ class AttentionForward : public AttentionKernel {
     std::fill_n(buffers.total, block.width, 0.0f);
     const bool any = for_each_keys(block, [&](const KeyBlock& keys) {
       score(block, keys, buffers);
-      for (int64_t c = 0; c < block.width; c += kAttentionLanes) exponentials(keys.count, c, buffers);
+      for (int64_t c = 0; c < block.width; c += kAttentionLanes)
+        exponentials_of_keys(keys.count, buffers.scores + c, buffers.top + c, buffers.total + c, buffers.factor + c);
       if (drops()) drop(block, keys, buffers, buffers.scores);
       if (!keys.is_first) scale_rows(out, block, buffers.factor);
       multiply(buffers.scores, kQueries, true, v_ + offset_of(a_.v, block.b, block.g, 0, keys.first), a_.v.row, out,
@@ -77,33 +132,6 @@ class AttentionForward : public AttentionKernel {
     const float total = buffers.total[row] * factor + std::exp(sink - top);
     log = top + std::log(total);
     buffers.factor[row] = factor / total;
-  }
-
-  /// Turns the scores of kAttentionLanes queries into e^(score - top) with the top so far; `factor` rescales earlier
-  /// sums to that top.
-  static void exponentials(int64_t count, int64_t column, const Buffers& buffers) {
-    float top[kAttentionLanes], sum[kAttentionLanes] = {};
-    float* const before = buffers.top + column;
-    float* const scores = buffers.scores + column;
-    std::copy_n(before, kAttentionLanes, top);
-    for (int64_t j = 0; j < count; ++j) {
-      const float* row = scores + j * kQueries;
-      for (int l = 0; l < kAttentionLanes; ++l) top[l] = cpu::at_least(row[l], top[l]);
-    }
-    for (int64_t j = 0; j < count; ++j) {
-      float* row = scores + j * kQueries;
-      for (int l = 0; l < kAttentionLanes; ++l) {
-        const float p = cpu::exp(row[l] - top[l]);
-        row[l] = row[l] == kUnseen ? 0.0f : p;
-        sum[l] += row[l];
-      }
-    }
-    for (int l = 0; l < kAttentionLanes; ++l) {
-      const float factor = cpu::exp(before[l] - top[l]);
-      buffers.total[column + l] = buffers.total[column + l] * factor + sum[l];
-      buffers.factor[column + l] = factor;
-      before[l] = top[l];
-    }
   }
 
   void scale_rows(float* out, const Block& block, const float* factor) const {
@@ -157,7 +185,9 @@ class AttentionBackward : public AttentionKernel {
       multiply(v_ + at_v, a_.v.row, false, buffers.slopes, kQueries, buffers.rates, kQueries,
                {keys.count, block.width, n_.e}, false, buffers);
       if (drops()) drop(block, keys, buffers, buffers.rates);
-      for (int64_t c = 0; c < block.width; c += kAttentionLanes) slopes(keys.count, c, buffers);
+      const SlopeTerms terms{a_.scale, a_.softcap > 0 && !caps_apart() ? 1.0f / a_.softcap : 0.0f};
+      for (int64_t c = 0; c < block.width; c += kAttentionLanes)
+        slopes_of_keys(keys.count, terms, buffers.top + c, buffers.total + c, buffers.scores + c, buffers.rates + c);
       if (drops()) multiply_kept(block, keys, buffers, buffers.scores);
       if (caps_apart()) multiply_by(block, keys, buffers.caps, buffers.rates);
       multiply(buffers.scores, kQueries, false, dy_ + at_y, a_.out.row, dv_ + at_v, a_.v.row,
@@ -168,26 +198,6 @@ class AttentionBackward : public AttentionKernel {
                {block.count, n_.d, keys.count}, !keys.is_first, buffers);
     });
     for (int64_t c = 0; c < block.count && !any; ++c) std::fill_n(dq_ + at_q + c * a_.q.row, n_.d, 0.0f);
-  }
-
-  /// For kAttentionLanes queries: scores become P, rates become G. An unseen score would have the smallest exponential,
-  /// whose products are subnormal and therefore slow, so that of e^0 takes its place.
-  void slopes(int64_t count, int64_t column, const Buffers& buffers) const {
-    const float per_cap = a_.softcap > 0 && !caps_apart() ? 1.0f / a_.softcap : 0.0f;
-    float log[kAttentionLanes], mean[kAttentionLanes];
-    std::copy_n(buffers.top + column, kAttentionLanes, log);
-    std::copy_n(buffers.total + column, kAttentionLanes, mean);
-    for (int64_t j = 0; j < count; ++j) {
-      float *p = buffers.scores + j * kQueries + column, *rate = buffers.rates + j * kQueries + column;
-      for (int l = 0; l < kAttentionLanes; ++l) {
-        const bool unseen = p[l] == kUnseen;
-        const float score = unseen ? log[l] : p[l], capped = score * per_cap;
-        const float e = cpu::exp(score - log[l]);
-        const float slope = a_.scale * e * (rate[l] - mean[l]) * (1.0f - capped * capped);
-        p[l] = unseen ? 0.0f : e;
-        rate[l] = unseen ? 0.0f : slope;
-      }
-    }
   }
 
   const float *dy_, *y_, *logs_;

@@ -44,17 +44,27 @@ using Terms = std::array<float, N>;
 template <size_t N>
 using Sums = std::array<double, N>;
 
+/// Calls f(count). Small counts are constants in it, so that loops over features become a few vectors.
+template <class F>
+void with_count(int64_t count, const F& f) {
+  if (count == 8) return f(std::integral_constant<int64_t, 8>());
+  if (count == 16) return f(std::integral_constant<int64_t, 16>());
+  if (count == 32) return f(std::integral_constant<int64_t, 32>());
+  f(count);
+}
+
 /// The sums of rows [begin, end) of features [first, first + count), `count` up to kFeatureTile: total[k][feature].
-template <size_t N, class F>
-void sum_block(const Dims& d, int64_t begin, int64_t end, int64_t first, int64_t count, const F& f,
+template <size_t N, class Count, class F>
+void sum_block(const Dims& d, int64_t begin, int64_t end, int64_t first, Count count, const F& f,
                double (&total)[N][kFeatureTile]) {
+  const int64_t features = count;
   for (int64_t from = begin; from < end; from += kShort) {
     float part[N][kFeatureTile];
     for (size_t k = 0; k < N; ++k) std::fill_n(part[k], count, 0.0f);
     for (int64_t n = from; n < std::min(from + kShort, end); ++n) {
       const int64_t row = n * d.c + first;
 #pragma GCC ivdep
-      for (int64_t i = 0; i < count; ++i) {
+      for (int64_t i = 0; i < features; ++i) {
         const Terms<N> v = f(row + i, first + i);
         for (size_t k = 0; k < N; ++k) part[k][i] += v[k];
       }
@@ -110,7 +120,9 @@ class FeatureSums {
         for (int64_t first = 0; first < d_.c; first += kFeatureTile) {
           const int64_t count = std::min(kFeatureTile, d_.c - first);
           double total[N][kFeatureTile] = {};
-          sum_block<N>(d_, block * rows, std::min((block + 1) * rows, d_.n), first, count, f, total);
+          with_count(count, [&](auto features) {
+            sum_block<N>(d_, block * rows, std::min((block + 1) * rows, d_.n), first, features, f, total);
+          });
           for (int64_t i = 0; i < count; ++i) {
             Sums<N> sums;
             for (size_t k = 0; k < N; ++k) sums[k] = total[k][i];
@@ -167,15 +179,18 @@ void map_per_feature(const Dims& d, float* y, const Values& values, const F& f) 
           const std::array<float, N> v = values(first + i);
           for (size_t k = 0; k < N; ++k) of[k][i] = v[k];
         }
-        for (int64_t n = begin; n < end; ++n) {
-          const int64_t row = n * d.c + first;
+        with_count(count, [&](auto constant) {
+          const int64_t features = constant;
+          for (int64_t n = begin; n < end; ++n) {
+            const int64_t row = n * d.c + first;
 #pragma GCC ivdep
-          for (int64_t i = 0; i < count; ++i) {
-            std::array<float, N> v;
-            for (size_t k = 0; k < N; ++k) v[k] = of[k][i];
-            y[row + i] = f(row + i, v);
+            for (int64_t i = 0; i < features; ++i) {
+              std::array<float, N> v;
+              for (size_t k = 0; k < N; ++k) v[k] = of[k][i];
+              y[row + i] = f(row + i, v);
+            }
           }
-        }
+        });
       }
     });
     return;

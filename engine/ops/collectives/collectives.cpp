@@ -33,7 +33,7 @@ void grow(std::string_view op, TensorInfo& info, int64_t dim, int64_t group_size
   if (dim < 0 || dim >= static_cast<int64_t>(info.shape.size())) {
     shape_error(fmt::format("{}: there is no dim {} in {}", op, dim, to_string(info)));
   }
-  info.shape[dim] = capped_product(info.shape[dim], group_size);  // the builder refuses what is too large
+  info.shape[dim] = capped_product(info.shape[dim], group_size);  // the builder refuses sizes that are too large
 }
 
 void shrink(std::string_view op, TensorInfo& info, int64_t dim, int64_t group_size) {

@@ -94,15 +94,14 @@ TensorId emit_images(LayerContext& layer, const Transposed& t, TensorId weight) 
   images.window(images.shape().size() - 2, 0, height, "rows");
   images.reshape({x[0], x[1], depth * height, x[4]}, "images");
 
-  Steps w(b, weight);
-  if (t.groups > 1) w.reshape({t.groups, in_group, of_group, t.kernel[0], t.kernel[1], t.kernel[2]}, "weight_groups");
-  w.reshape({x[1], of_group * t.kernel[0], t.kernel[1], t.kernel[2]}, "weight_of_images");
+  b.share_factors(weight, 0, images.at(), 1);
+  b.split_factors(weight, 1, {of_group, t.kernel[0]});
   Attrs attrs{{"stride", Ints{t.stride[1], t.stride[2]}},
               {"dilation", Ints{t.dilation[1], t.dilation[2]}},
               {"padding", Ints{0, std::max<int64_t>(0, t.reach(1) - t.stride[1]), t.padding[2], t.padding[2]}},
               {"size", Ints{depth * tall, t.out[2]}}};
   if (t.groups > 1) attrs.set("groups", t.groups);
-  Steps z(b, b.emit("conv_transpose2d", {images.at(), w.at()}, attrs, "conv")[0]);
+  Steps z(b, b.emit("conv_transpose2d", {images.at(), weight}, attrs, "conv")[0]);
   z.reshape({x[0], t.groups, of_group, t.kernel[0], depth, tall, t.out[2]}, "steps");
   z.window(5, t.padding[1], t.out[1], "heights");
   return z.at();
@@ -138,7 +137,7 @@ TensorId emit_conv_transpose3d(LayerContext& layer) {
   const Transposed t = transposed_of(layer);
   LayerBuilder& b = layer.builder;
   const int64_t of_group = t.channels / t.groups;
-  const Shape shape = {layer.shape()[1], of_group, t.kernel[0], t.kernel[1], t.kernel[2]};
+  const Shape shape = {layer.shape()[1], of_group * t.kernel[0], t.kernel[1], t.kernel[2]};
   const Init init = linear_init(num_elements(shape) / shape[0]);
   const TensorId sum = emit_sum(b, t, emit_images(layer, t, layer.weight(shape, init)));
   const bool bias = layer.attrs.flag("bias");
@@ -153,8 +152,8 @@ TensorId emit_conv_transpose3d(LayerContext& layer) {
 extern const LayerDef conv_transpose3d_layer = {
     .name = "conv_transpose3d",
     .doc =
-        "Transposed convolution of volumes [n, c, depth, height, width], with a weight of [c, channels / groups, "
-        "kernel, kernel, kernel].",
+        "Transposed convolution of volumes [n, c, depth, height, width], with a weight of [c, channels / groups * "
+        "kernel, kernel, kernel]: that of PyTorch with its dims 1 and 2 merged.",
     .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
                of_three("kernel", "Size of the window").required().at_least(1).at_most(kMaxSize),
                of_three("stride", "Distance between windows of the output")

@@ -6,6 +6,15 @@
 #include <cstdint>
 #include <limits>
 
+/// A function whose loops are compiled for AVX-512 too, which is chosen at run time where the processor has it. Both
+/// give the same bits. Sanitizers do not support the choice.
+#if defined(__x86_64__) && defined(__AVX2__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12 && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define TRAINCTL_WIDE_LOOPS __attribute__((target_clones("default", "arch=x86-64-v4")))
+#else
+#define TRAINCTL_WIDE_LOOPS
+#endif
+
 namespace trainctl::cpu {
 
 // A NaN stays a NaN in both: it fails the comparison.

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -35,48 +36,54 @@ class Workers {
  public:
   ~Workers() {
     stop_ = true;
-    ++round_;
-    round_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
+    for (const auto& worker : workers_) worker->begin_round();
+    for (const auto& worker : workers_) worker->thread.join();
   }
 
   void grow(int workers) {
-    while (static_cast<int>(threads_.size()) < workers) {
-      const int part = static_cast<int>(threads_.size()) + 1;
-      threads_.emplace_back([this, part, seen = round_.load()] { work(part, seen); });
+    while (static_cast<int>(workers_.size()) < workers) {
+      const int part = static_cast<int>(workers_.size()) + 1;
+      workers_.push_back(std::make_unique<Worker>());
+      workers_.back()->thread = std::thread([this, part, &mine = *workers_.back()] { work(part, mine.round); });
     }
   }
 
+  /// Only the workers that have a part are woken.
   void run(int parts, void (*body)(const void*, int), const void* context) {
     grow(parts - 1);
     body_ = body;
     context_ = context;
-    parts_ = parts;
-    pending_ = static_cast<int>(threads_.size());
-    ++round_;
-    round_.notify_all();
+    pending_ = parts - 1;
+    for (int i = 0; i < parts - 1; ++i) workers_[static_cast<size_t>(i)]->begin_round();
     body(context, 0);
     for (int left = pending_.load(); left != 0; left = pending_.load()) wait_for_change(pending_, left);
   }
 
  private:
-  void work(int part, uint32_t seen) {
-    for (;;) {
-      wait_for_change(round_, seen);
-      seen = round_.load();
+  struct Worker {
+    alignas(64) std::atomic<uint32_t> round = 0;
+    std::thread thread;
+
+    void begin_round() {
+      ++round;
+      round.notify_one();
+    }
+  };
+
+  void work(int part, const std::atomic<uint32_t>& round) {
+    for (uint32_t seen = 0;; ++seen) {
+      wait_for_change(round, seen);
       if (stop_) return;
-      if (part < parts_) body_(context_, part);
+      body_(context_, part);
       if (pending_.fetch_sub(1) == 1) pending_.notify_one();
     }
   }
 
-  std::vector<std::thread> threads_;
-  std::atomic<uint32_t> round_ = 0;
+  std::vector<std::unique_ptr<Worker>> workers_;
   std::atomic<int> pending_ = 0;
   std::atomic<bool> stop_ = false;
-  void (*body_)(const void*, int) = nullptr;  // these three are written before round_
+  void (*body_)(const void*, int) = nullptr;  // these two are written before a round begins
   const void* context_ = nullptr;
-  int parts_ = 0;
 };
 
 Workers& workers() {

@@ -1,6 +1,6 @@
-// An optimizer step whose rate depends on norms of the whole parameter, as cpu::prepare_layerwise: two launches a
-// parameter. The first updates states and leaves each block's part of both norms in scratch; in the second each block
-// adds all parts in the same order and updates its elements.
+// An optimizer step whose rate depends on norms of the whole parameter, as cpu::prepare_layerwise: two launches
+// per parameter. The first updates states and writes each block's part of both norms to scratch; in the second, each
+// block adds all parts in the same order and updates its elements.
 #pragma once
 
 #include "engine/ops/cuda/optimizer_cuda.cuh"

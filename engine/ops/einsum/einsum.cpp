@@ -22,17 +22,23 @@ struct Equation {
   std::string result;
 };
 
-/// Empty operands: it is not of that form.
+/// Without an arrow the result has the letters that occur once, in the order of the alphabet, as in torch.einsum.
 Equation parse_equation(const std::string& text) {
   Equation equation;
   std::string compact;
   for (const char c : text)
     if (c != ' ') compact += c;
   const size_t arrow = compact.find("->");
-  if (arrow == std::string::npos) return {};
-  equation.result = compact.substr(arrow + 2);
+  const std::string sources = compact.substr(0, arrow);
+  if (arrow != std::string::npos) {
+    equation.result = compact.substr(arrow + 2);
+  } else {
+    for (const char c : sources)
+      if (c != ',' && std::count(sources.begin(), sources.end(), c) == 1) equation.result += c;
+    std::sort(equation.result.begin(), equation.result.end());
+  }
   std::string operand;
-  for (const char c : compact.substr(0, arrow) + ",") {
+  for (const char c : sources + ",") {
     if (c != ',') {
       operand += c;
     } else {
@@ -58,7 +64,6 @@ std::vector<FieldFault> einsum_faults(const Attrs& attrs) {
   const auto wrong = [](std::string message) {
     return std::vector<FieldFault>{{"equation", std::move(message), "e.g. 'bij,bjk->bik'"}};
   };
-  if (equation.operands.empty()) return wrong("'" + text + "' has no '->' before the letters of the result");
   std::string all;
   for (const std::string& operand : equation.operands) {
     if (operand.empty() || !are_letters(operand))
@@ -235,7 +240,10 @@ extern const LayerDef einsum_layer = {
     .doc =
         "Einstein summation of its inputs, like torch.einsum, computed as matrix products. Letters stand for dims, "
         "including the batch dim.",
-    .fields = {text("equation", "Letters of each input, and of the result: 'bij,bjk->bik'.").required()},
+    .fields = {text("equation",
+                    "Letters of each input, and of the result: 'bij,bjk->bik'. Without an arrow the result has the "
+                    "letters that occur once, in the order of the alphabet.")
+                   .required()},
     .max_inputs = 8,
     .faults = einsum_faults,
     .emit = emit_einsum,

@@ -158,6 +158,8 @@ void add_products(std::vector<KernelCase>& calls) {
                          type == DType::bf16 ? 3e-2 : 1e-5});
         calls.back().f32_on_cpu = type == DType::bf16;
       };
+      add({p, l}, {out}, "l0 =0");
+      add({x, p, m}, {out}, "x0 m1 + =0");
       add({x, p, l, x}, {out}, "x0 l1 + x3 + =0");
       add({x, p, l, x, p, l}, {out}, "x0 l1 + silu x3 l4 + * =0");
       add({x, p, l, x, p, l, x}, {out, out}, "x6 x0 l1 + :0 silu * =0 x6 x3 l4 + * $0 silu_grad =1");

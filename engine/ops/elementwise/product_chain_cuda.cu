@@ -24,10 +24,16 @@ constexpr Step kName0{Op::name, 0}, kName1{Op::name, 1}, kNamed0{Op::named, 0}, 
 constexpr Step kAdd{Op::add}, kMul{Op::mul}, kTo0{Op::output, 0}, kTo1{Op::output, 1};
 constexpr Step kSilu{Op::unary, 0, Unary::silu}, kSiluGrad{Op::unary_grad, 0, Unary::silu};
 
-/// The chains of a gated block whose layers have adapters; those of others are interpreted.
-enum class Known : int { any, sum, gate, gate_grads, gated_grads };
+/// Large products of few terms, and the chains of a gated block whose layers have adapters. Others are interpreted.
+enum class Known : int { any, product, residual, sum, gate, gate_grads, gated_grads };
 template <Known>
 constexpr Steps<1> kSteps{};
+/// l0 =0
+template <>
+constexpr Steps<2> kSteps<Known::product>{{kP0, kTo0}};
+/// x0 l1 + =0
+template <>
+constexpr Steps<4> kSteps<Known::residual>{{kX0, kP0, kAdd, kTo0}};
 /// x0 l1 + x3 + =0
 template <>
 constexpr Steps<6> kSteps<Known::sum>{{kX0, kP0, kAdd, kX3, kAdd, kTo0}};
@@ -43,29 +49,24 @@ template <>
 constexpr Steps<19> kSteps<Known::gated_grads>{{kX0, kP0, kAdd, kName0, kX3, kP1, kAdd, kName1, kSilu, kMul, kTo0,
                                                 kNamed0, kX6, kP2, kAdd, kMul, kNamed1, kSiluGrad, kTo1}};
 
-/// The inputs and products that a kernel has room for.
+/// The inputs and products that a kernel has room for, and the large inputs, which it requests ahead: bit k is input k.
+struct Room {
+  int inputs = kMostElementwiseInputs, products = Chain::kMostProducts;
+  unsigned ahead = 0;
+};
 template <Known kKnown>
-constexpr int kInputs = kKnown == Known::sum           ? 4
-                        : kKnown == Known::gate        ? 4
-                        : kKnown == Known::gate_grads  ? 5
-                        : kKnown == Known::gated_grads ? 7
-                                                       : kMostElementwiseInputs;
-template <Known kKnown>
-constexpr int kProducts = kKnown == Known::sum                                   ? 1
-                          : kKnown == Known::gate || kKnown == Known::gate_grads ? 2
-                                                                                 : Chain::kMostProducts;
-
-/// Bit k: input k is large, and requested ahead.
-template <Known kKnown>
-constexpr unsigned kAhead = kKnown == Known::any           ? 0
-                            : kKnown == Known::gate_grads  ? 0b10011u
-                            : kKnown == Known::gated_grads ? 0b1001001u
-                                                           : 0b1001u;
+constexpr Room kRoom = kKnown == Known::product       ? Room{1, 1, 0}
+                       : kKnown == Known::residual    ? Room{1, 1, 0b1u}
+                       : kKnown == Known::sum         ? Room{4, 1, 0b1001u}
+                       : kKnown == Known::gate        ? Room{4, 2, 0b1001u}
+                       : kKnown == Known::gate_grads  ? Room{5, 2, 0b10011u}
+                       : kKnown == Known::gated_grads ? Room{7, 3, 0b1001001u}
+                                                      : Room{};
 
 // Kernels
 
 template <int kStepsOfTerms, Known kKnown>
-using MemoryOf = Memory<kStepsOfTerms, kProducts<kKnown>, std::popcount(kAhead<kKnown>)>;
+using MemoryOf = Memory<kStepsOfTerms, kRoom<kKnown>.products, std::popcount(kRoom<kKnown>.ahead)>;
 
 /// Results are rounded to bf16, so the approximations of the device are exact enough.
 __device__ inline float quick_sigmoid(float x) {
@@ -88,9 +89,9 @@ using Constant = std::integral_constant<decltype(value), value>;
 
 /// Blocks that share a multiprocessor.
 template <int kStepsOfTerms, Known kKnown>
-constexpr int kBlocks = kStepsOfTerms > 2 || kKnown == Known::any                               ? 1
-                        : kStepsOfTerms == 1 && (kKnown == Known::sum || kKnown == Known::gate) ? 3
-                                                                                                : 2;
+constexpr int kBlocks = kStepsOfTerms > 2 || kKnown == Known::any                      ? 1
+                        : kStepsOfTerms == 1 && std::popcount(kRoom<kKnown>.ahead) < 3 ? 3
+                                                                                       : 2;
 
 template <int kStepsOfTerms, Known kKnown>
 __global__ void __launch_bounds__(kWarps * 32, kBlocks<kStepsOfTerms, kKnown>)
@@ -98,8 +99,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks<kStepsOfTerms, kKnown>)
                          const Place place) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  constexpr int kMost = kInputs<kKnown>, kFactors = kProducts<kKnown>, kSlots = kRing<kStepsOfTerms>;
-  constexpr unsigned kRequested = kAhead<kKnown>;
+  constexpr int kMost = kRoom<kKnown>.inputs, kFactors = kRoom<kKnown>.products, kSlots = kRing<kStepsOfTerms>;
+  constexpr unsigned kRequested = kRoom<kKnown>.ahead;
   using Shared = MemoryOf<kStepsOfTerms, kKnown>;
   extern __shared__ uint4 bytes[];
   auto& memory = *reinterpret_cast<Shared*>(bytes);
@@ -261,15 +262,12 @@ CudaKernel launch_product_chain(const CudaKernelCall& call, const Chain& chain, 
       [=](CudaStream stream) { launch(kernel, grid, kWarps * 32, kBytes, stream, "elementwise", chain, large, place); };
 }
 
-template <int kStepsOfTerms>
-CudaKernel launch_product_chain(const CudaKernelCall& call, const Chain& chain, const Place& place) {
-  if (kSteps<Known::sum>.match(chain)) return launch_product_chain<kStepsOfTerms, Known::sum>(call, chain, place);
-  if (kSteps<Known::gate>.match(chain)) return launch_product_chain<kStepsOfTerms, Known::gate>(call, chain, place);
-  if (kSteps<Known::gate_grads>.match(chain))
-    return launch_product_chain<kStepsOfTerms, Known::gate_grads>(call, chain, place);
-  if (kSteps<Known::gated_grads>.match(chain))
-    return launch_product_chain<kStepsOfTerms, Known::gated_grads>(call, chain, place);
-  return launch_product_chain<kStepsOfTerms, Known::any>(call, chain, place);
+/// The first of the kernels that is compiled for this chain, or the one that interprets it.
+template <int kStepsOfTerms, Known kFirst, Known... kMore>
+CudaKernel launch_known_chain(const CudaKernelCall& call, const Chain& chain, const Place& place) {
+  if constexpr (sizeof...(kMore) > 0)
+    if (!kSteps<kFirst>.match(chain)) return launch_known_chain<kStepsOfTerms, kMore...>(call, chain, place);
+  return launch_product_chain<kStepsOfTerms, kFirst>(call, chain, place);
 }
 
 }  // namespace
@@ -297,7 +295,8 @@ std::optional<CudaKernel> prepare_product_chain(const CudaKernelCall& call, cons
   const auto launch_with = [&]<int kStepsOfTerms>(std::integral_constant<int, kStepsOfTerms>) {
     const int64_t passes = blocks / (int64_t{12} * multiprocessors());
     place.passes = static_cast<int>(std::clamp<int64_t>(passes, 1, kMostPasses<kStepsOfTerms>));
-    return launch_product_chain<kStepsOfTerms>(call, chain, place);
+    return launch_known_chain<kStepsOfTerms, Known::product, Known::residual, Known::sum, Known::gate,
+                              Known::gate_grads, Known::gated_grads, Known::any>(call, chain, place);
   };
   if (terms <= kTermsOfStep) return launch_with(std::integral_constant<int, 1>{});
   if (terms <= 2 * kTermsOfStep) return launch_with(std::integral_constant<int, 2>{});

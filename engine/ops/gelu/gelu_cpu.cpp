@@ -31,19 +31,19 @@ bool approximate(const KernelCall& call) { return call.attrs.text("approximate",
 
 }  // namespace
 
-void cpu::gelu_span(const float* x, float* y, int64_t n) {
+TRAINCTL_WIDE_LOOPS void cpu::gelu_span(const float* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = exact(x[i]);
 }
 
-void cpu::gelu_tanh_span(const float* x, float* y, int64_t n) {
+TRAINCTL_WIDE_LOOPS void cpu::gelu_tanh_span(const float* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = with_tanh(x[i]);
 }
 
-void cpu::gelu_grad_span(const float* dy, const float* x, float* dx, int64_t n) {
+TRAINCTL_WIDE_LOOPS void cpu::gelu_grad_span(const float* dy, const float* x, float* dx, int64_t n) {
   for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * exact_slope(x[i]);
 }
 
-void cpu::gelu_tanh_grad_span(const float* dy, const float* x, float* dx, int64_t n) {
+TRAINCTL_WIDE_LOOPS void cpu::gelu_tanh_grad_span(const float* dy, const float* x, float* dx, int64_t n) {
   for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * with_tanh_slope(x[i]);
 }
 

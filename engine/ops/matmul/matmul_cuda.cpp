@@ -1,10 +1,14 @@
 // matmul and matmul_weight_grad on a GPU: one Product for the whole call if there is one, else a plain product and then
 // the kernels of the fused ops.
+#include <algorithm>
+
 #include "engine/base/error.h"
 #include "engine/ops/cuda/kernels_in_order_cuda.h"
+#include "engine/ops/cuda/launch_cuda.h"
 #include "engine/ops/fused_kernels.h"
 #include "engine/ops/matmul/product_cuda.h"
 #include "engine/ops/matmul/product_shape.h"
+#include "engine/ops/matmul/skinny_products.h"
 
 namespace trainctl {
 
@@ -61,10 +65,33 @@ CudaKernel unfused(const CudaKernelCall& call, const Product& plain) {
   return in_order(std::move(kernels));
 }
 
+/// A large product of few terms is nearly all writes. The element-wise kernel for chains with such products, which
+/// keeps their factors in shared memory, needs about the time of memory, the library's up to twice that.
+std::optional<CudaKernel> prepare_few_terms(const CudaKernelCall& call, const Product& p) {
+  constexpr int64_t kLarge = int64_t{1} << 22;
+  const Epilogue e = epilogue_of(call.attrs);
+  const bool plain = !e.bias && !e.keep_input && e.activation == Activation::none && e.slope == Activation::none &&
+                     !p.accumulate && !p.transpose_a && p.batch == 1 && p.a_row == 0 && call.in[1].shape.size() == 2 &&
+                     call.in[0].shape.back() == p.k && call.out[0].shape.back() == p.n;
+  const auto fits = [](const TensorArg& arg) {
+    return arg.dtype == DType::bf16 && reinterpret_cast<uintptr_t>(arg.data) % 16 == 0;
+  };
+  if (!plain || p.k > kMostFeatures || p.k % 8 != 0 || p.n % 32 != 0 || p.m * p.n < kLarge || !built_for_hopper() ||
+      !std::ranges::all_of(call.in, fits) || !fits(call.out[0]))
+    return std::nullopt;
+  const std::string product = p.transpose_b ? "l" : "m";
+  CudaKernelCall chain = call;
+  chain.attrs = {{"expression", e.residual ? "x0 " + product + "1 + =0" : product + "0 =0"}};
+  std::vector<TensorArg> in = {call.in[0], call.in[1]};
+  if (e.residual) in.insert(in.begin(), call.in.back());
+  return cuda::separate_kernel(get_kernel("elementwise"), chain, in, {call.out[0]});
+}
+
 CudaKernel prepare_matmul(const CudaKernelCall& call) {
   const Product plain = product_of_matmul(call);
   if (plain.m == 0 || plain.n == 0 || plain.batch == 0) return [](CudaStream) {};
   check(plain.k > 0, "a matrix product needs k > 0");
+  if (std::optional<CudaKernel> few_terms = prepare_few_terms(call, plain)) return *few_terms;
   Product p = plain;
   const Epilogue epilogue = epilogue_of(call.attrs);
   if (epilogue.bias) {

@@ -88,19 +88,21 @@ template <int kSixteens, bool kWeights>
 __device__ inline void copy_tile(const Operands& o, typename Sizes<kSixteens>::Tile& tile, int64_t column,
                                  int64_t row) {
   using S = Sizes<kSixteens>;
-  constexpr int kPacks = S::kColumns / 8, kSmallPacks = S::kFeatures / 8;
+  constexpr int kPacks = S::kColumns / 8, kSmallPacks = S::kFeatures / 8, kRowsAtOnce = kThreads / kPacks;
+  const int first = static_cast<int>(threadIdx.x) / kPacks, c = static_cast<int>(threadIdx.x) % kPacks * 8;
+  const int rows = column + c < o.n ? static_cast<int>(min(o.rows - row, int64_t{kRows})) : 0;
+  const bf16* from = o.large + (row + first) * o.n + column + c;
+  bf16* const to = tile.large + first * S::kPitch + c;
 #pragma unroll
-  for (int i = 0; i < kRows * kPacks / kThreads; ++i) {
-    const int at = i * kThreads + static_cast<int>(threadIdx.x), r = at / kPacks, c = at % kPacks * 8;
-    const bool there = row + r < o.rows && column + c < o.n;
-    request_16(tile.large + r * S::kPitch + c, o.large + (there ? (row + r) * o.n + column + c : 0), there);
-  }
+  for (int r = 0; r < kRows; r += kRowsAtOnce, from += kRowsAtOnce * o.n)
+    request_16(to + r * S::kPitch, first + r < rows ? from : o.large, first + r < rows);
   if constexpr (kWeights) {
-    for (int at = static_cast<int>(threadIdx.x); at < kRows * kSmallPacks; at += kThreads) {
-      const int r = at / kSmallPacks, c = at % kSmallPacks * 8;
-      const bool there = row + r < o.rows && c < o.features;
-      request_16(tile.small + r * S::kSmallPitch + c, o.small[c / 8] + (there ? (row + r) * o.r : 0), there);
-    }
+    static_assert(kRows * kSmallPacks <= kThreads);
+    const int at = static_cast<int>(threadIdx.x), r = at / kSmallPacks, feature = at % kSmallPacks * 8;
+    const bool there = row + r < o.rows && feature < o.features;
+    if (at < kRows * kSmallPacks)
+      request_16(tile.small + r * S::kSmallPitch + feature, o.small[feature / 8] + (there ? (row + r) * o.r : 0),
+                 there);
   }
 }
 
@@ -147,12 +149,16 @@ struct Weights {
 template <int kSixteens>
 __device__ inline void write_rows(const Operands& o, const float (&sums)[kWarps][kRows * Sizes<kSixteens>::kFeatures],
                                   int64_t row) {
-  constexpr int kFeatures = Sizes<kSixteens>::kFeatures;
-  for (int at = static_cast<int>(threadIdx.x); at < kRows * kFeatures; at += kThreads) {
+  constexpr int kFeatures = Sizes<kSixteens>::kFeatures, kAll = kRows * kFeatures;
+  const int valid = static_cast<int>(min(o.rows - row, int64_t{kRows})) * kFeatures;
+  float* const to = o.of_rows + (blockIdx.x * o.rows + row) * kFeatures;
+#pragma unroll
+  for (int first = 0; first < kAll; first += kThreads) {
+    const int at = first + static_cast<int>(threadIdx.x);
     float sum = 0;
 #pragma unroll
     for (int warp = 0; warp < kWarps; ++warp) sum += sums[warp][at];
-    if (row + at / kFeatures < o.rows) o.of_rows[(blockIdx.x * o.rows + row) * kFeatures + at] = sum;
+    if (at < valid) to[at] = sum;
   }
 }
 
@@ -278,7 +284,7 @@ struct Sum {
     const int feature = static_cast<int>(by_feature ? at / across : at % across);
     const int64_t from = by_feature ? feature * lines + line : line * all_features + feature;
     float sum = 0;
-#pragma unroll 8
+#pragma unroll 16
     for (int part = 0; part < count; ++part) sum += parts[part * lines * all_features + from];
     const int which = feature / r, own = feature - which * r;
     const int64_t to_at = by_feature ? own * lines + line : line * r + own;

@@ -40,38 +40,53 @@ struct SumsTile {
   __device__ static int units(const SumOverRows& x) { return x.experts * x.line_pairs * x.column_tiles; }
 };
 
-/// The rows of a step of a tile, of which a thread gathers every 16th.
-struct SumsStep {
-  int row = 0, line = 0, column = 0;
-  int tokens[4];  ///< tokens of the thread's rows; -1: none
+/// Up to two steps of a tile. A loading thread gathers every 16th row of a step, from that of its number over 8 on; its
+/// warp gathers 32 rows in both steps, whose tokens its lanes hold.
+struct SumsPart {
+  int row = 0, line = 0, column = 0, steps = 0;
+  int token = -1;  ///< that of one of the rows; -1: none
+  int packs = -1;  ///< those of `tokens` before it
+
+  static constexpr int kRowsOfThread = kTerms / 16, kSteps = 32 / (4 * kRowsOfThread);
+
+  /// Waits for the token. Called before the next part is looked up: the compiler would wait for both at once.
+  __device__ void find_packs(int packs_of_token) { packs = token < 0 ? -1 : token * packs_of_token; }
+  /// The packs before row `i` of this thread in step `step`. Called by the whole warp.
+  __device__ int packs_before(int step, int i) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    return __shfl_sync(~0u, packs, 4 * (kRowsOfThread * step + i) + lane / 8);
+  }
+  /// The row whose token this lane holds, after the first one.
+  __device__ static int row_of_lane() {
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    return kTerms * (lane / (4 * kRowsOfThread)) + 16 * (lane / 4 % kRowsOfThread) + 4 * warp + lane % 4;
+  }
 };
 
-/// The steps of all tiles of a pair, one after another. They are looked up two steps ahead, and the rows of an expert a
-/// tile ahead, because each takes as long as a step.
+/// The steps of all tiles of a pair, one after another. Tokens are looked up two steps, and the rows of an expert a
+/// tile, before they are needed, because a read from memory takes longer than a step.
 struct SumsSteps {
   const SumOverRows& x;
+  const int* starts;  ///< in shared memory
   int units, unit, row = 0, steps = 0, end = 0, next_row = 0, next_end = 0;
   SumsTile tile, next;
 
-  __device__ SumsSteps(const SumOverRows& of, int all)
-      : x(of), units(all), unit(static_cast<int>(blockIdx.x) / kPair), tile{}, next{} {
+  __device__ SumsSteps(const SumOverRows& of, const int* first_rows, int all)
+      : x(of), starts(first_rows), units(all), unit(static_cast<int>(blockIdx.x) / kPair), tile{}, next{} {
     look_ahead();
   }
   /// False after the last step.
-  __device__ bool find(SumsStep& step) {
+  __device__ bool find(SumsPart& part) {
     while (steps == 0) {
       if (unit >= units) return false;
       tile = next, row = next_row, end = next_end, steps = x.steps(end - row);
       unit += static_cast<int>(gridDim.x) / kPair;
       look_ahead();
     }
-    step.row = row, step.line = tile.line, step.column = tile.column;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int mine = row + static_cast<int>(threadIdx.x) / 8 + 16 * i;
-      step.tokens[i] = mine < end ? x.token_of[mine] : -1;
-    }
-    row += kTerms, --steps;
+    part.row = row, part.line = tile.line, part.column = tile.column, part.steps = min(SumsPart::kSteps, steps);
+    const int mine = row + SumsPart::row_of_lane();
+    part.token = mine < end ? x.token_of[mine] : -1;
+    row += kTerms * part.steps, steps -= part.steps;
     return true;
   }
 
@@ -79,41 +94,52 @@ struct SumsSteps {
   __device__ void look_ahead() {
     if (unit >= units) return;
     next = SumsTile(x, unit, place_in_pair());
-    next_row = x.starts[next.expert], next_end = x.starts[next.expert + 1];
+    next_row = starts[next.expert], next_end = starts[next.expert + 1];
   }
 };
 
-__device__ inline void load_sums(const SumOverRows& x, Shared& shared) {
+/// Loads the terms of a step.
+__device__ inline void load_step(const SumOverRows& x, Shared& shared, int stage, const SumsPart& part, int step) {
   const int place = place_in_pair(), thread = static_cast<int>(threadIdx.x);
   const int pack = thread % 8, packs = x.lines / 8;
+  float* const here = shared.here[stage];
+  if (thread == 0) {
+    announce_bytes(here, kBBytes);
+#pragma unroll
+    for (int panel = place; panel < kPanels; panel += kPair) {
+      copy_box_3(shared.b[stage] + panel * kSquareBytes, x.right, part.column + 64 * panel, part.row + kTerms * step, 0,
+                 here, true);
+    }
+  }
+  __syncwarp();
+  unsigned char* const a = shared.a[stage] + pack_at(thread / 8, pack);
+  const int first = part.line / 8 + pack;
+  const bool in_first = first < packs, in_second = first + 8 < packs;
+#pragma unroll
+  for (int i = 0; i < SumsPart::kRowsOfThread; ++i) {
+    const int before = part.packs_before(step, i);
+    const uint4* const from = x.tokens + max(before, 0);
+    copy_pack(a + i * 16 * 128, from + (in_first ? first : 0), before >= 0 && in_first);
+    copy_pack(a + i * 16 * 128 + kSquareBytes, from + (in_second ? first + 8 : 0), before >= 0 && in_second);
+  }
+  arrive_after_packs(here);
+}
+
+__device__ inline void load_sums(const SumOverRows& x, Shared& shared) {
   TermsPlace at;
-  SumsSteps steps(x, SumsTile::units(x));
-  SumsStep step, next;
-  bool more = steps.find(step), more_behind = more && steps.find(next);
-  for (; more; at.next()) {
-    at.wait(shared);
-    float* const here = shared.here[at.stage];
-    if (thread == 0) {
-      announce_bytes(here, kBBytes);
-#pragma unroll
-      for (int panel = place; panel < kPanels; panel += kPair) {
-        copy_box_3(shared.b[at.stage] + panel * kSquareBytes, x.right, step.column + 64 * panel, step.row, 0, here,
-                   true);
-      }
+  SumsSteps steps(x, shared.tiles, SumsTile::units(x));
+  SumsPart part, next;
+  bool more = steps.find(part);
+  part.find_packs(x.lines / 8);
+  bool more_behind = more && steps.find(next);
+  while (more) {
+    for (int step = 0; step < part.steps; ++step, at.next()) {
+      at.wait(shared);
+      load_step(x, shared, at.stage, part, step);
     }
-    unsigned char* const a = shared.a[at.stage] + pack_at(thread / 8, pack);
-    const int first = step.line / 8 + pack;
-    const bool in_first = first < packs, in_second = first + 8 < packs;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const bool there = step.tokens[i] >= 0;
-      const uint4* const from = x.tokens + static_cast<int64_t>(max(step.tokens[i], 0)) * packs;
-      copy_pack(a + i * 16 * 128, from + (in_first ? first : 0), there && in_first);
-      copy_pack(a + i * 16 * 128 + kSquareBytes, from + (in_second ? first + 8 : 0), there && in_second);
-    }
-    arrive_after_packs(here);
     more = more_behind;
-    step = next;
+    part = next;
+    part.find_packs(x.lines / 8);
     more_behind = more && steps.find(next);
   }
 }
@@ -293,7 +319,7 @@ __device__ void compute_sums(const SumOverRows& x, Shared& shared) {
   const auto look_up = [&](int unit) {
     if (unit >= units) return;
     next = SumsTile(x, unit, place);
-    next_rows = x.starts[next.expert + 1] - x.starts[next.expert];
+    next_rows = shared.tiles[next.expert + 1] - shared.tiles[next.expert];
   };
   float d[128];
   HalfOfSums<Transposed, AsBf16> former{x, out, 0, 0, 0, false};  // whose second half is left
@@ -322,6 +348,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   wait_for_kernel_before();
   let_next_kernel_start();
   Shared& shared = Shared::get();
+  for (int e = static_cast<int>(threadIdx.x); e <= x.experts; e += kThreads) shared.tiles[e] = x.starts[e];
   prepare_pair(shared, true);
   if (group_of_warp() == 0) {
     give_registers<56>();

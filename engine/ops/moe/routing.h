@@ -8,8 +8,8 @@ namespace trainctl {
 
 /// The formulas are in route.cpp.
 struct Routing {
-  int experts = 0, top_k = 0;      ///< number of experts, and of those that each token chooses
-  int groups = 1, top_groups = 1;  ///< groups of experts, and those from which a token chooses
+  int experts = 0, top_k = 0;      ///< number of experts, and number that each token chooses
+  int groups = 1, top_groups = 1;  ///< number of groups of experts, and number from which a token chooses
   bool sigmoid = false;            ///< scores are sigmoids of the logits, otherwise their softmax
   bool normalize = false;          ///< weights are divided by the sum of the chosen scores
   float scale = 1;                 ///< factor of the weights

@@ -153,15 +153,16 @@ TensorId emit_recurrent(LayerContext& layer) {
 std::vector<Field> recurrent_fields() {
   return {units_field().required(),
           flag("bias", true, "Add a bias."),
-          flag("reverse", false, "From the last step to the first."),
+          flag("reverse", false, "Process the steps from last to first."),
           flag("bidirectional", false,
-               "Both directions, with their outputs in turn: [batch, steps, 2 * units]. The other direction is the layer "
+               "Process both directions and concatenate their outputs: [batch, steps, 2 * units]. The other direction "
+               "is the layer "
                "NAME.reverse."),
-          integer("layers", "Number of layers, each of which reads the one before: NAME, NAME.1, …")
+          integer("layers", "Number of layers, each of which reads the one before: NAME, NAME.layer1 and so on.")
               .defaults(int64_t{1})
               .at_least(1)
               .at_most(kMaxLayers),
-          number("dropout", "Probability with which an element between two layers is set to 0 in training.")
+          number("dropout", "Probability that an element between two layers is set to 0 in training.")
               .defaults(0.0)
               .at_least(0)
               .below(1),
@@ -190,17 +191,17 @@ std::vector<AddedLayer> other_layers(const Attrs& fields) {
   backward.set("reverse", true);
   std::vector<AddedLayer> layers;
   for (int64_t l = 0; l < count; ++l) {
-    const std::string number = std::to_string(l);
+    const std::string name = "layer" + std::to_string(l);
     std::string input = l == 0 ? kLayerInput : layers.empty() ? kLayerOutput : layers.back().suffix;
     if (l > 0 && dropout > 0) {
-      layers.push_back({"dropout" + number, "dropout", {input}, {{"p", dropout}}});
+      layers.push_back({name + ".dropout", "dropout", {input}, {{"p", dropout}}});
       input = layers.back().suffix;
     }
-    if (l > 0) layers.push_back({number, kRecurrentName<Cell>, {input}, forward});
+    if (l > 0) layers.push_back({name, kRecurrentName<Cell>, {input}, forward});
     if (!both) continue;
-    const std::string first = l == 0 ? kLayerOutput : number, other = l == 0 ? "reverse" : number + ".reverse";
+    const std::string first = l == 0 ? kLayerOutput : name, other = l == 0 ? "reverse" : name + ".reverse";
     layers.push_back({other, kRecurrentName<Cell>, {input}, backward});
-    layers.push_back({l == 0 ? "both" : number + ".both", "concat", {first, other}, {{"dim", int64_t{-1}}}});
+    layers.push_back({l == 0 ? "both" : name + ".both", "concat", {first, other}, {{"dim", int64_t{-1}}}});
   }
   return layers;
 }

@@ -27,28 +27,29 @@ Outputs reindex(const Inputs& in, const Attrs& attrs) {
   })};
 }
 
-Attrs along(int64_t dim, int64_t before, int64_t after, const char* mode) {
+Attrs moved_along(int64_t dim, int64_t before, int64_t after, const char* mode) {
   return {{"dim", dim}, {"before", before}, {"after", after}, {"mode", std::string(mode)}};
 }
 
 }  // namespace
 
 extern const OpCases reindex_cases = {
-    .rows = {{"reindex", {{{6, 12}}}, along(1, 4, -4, "circular"), {{6, 12}}},
-             {"reindex", {{{6, 4, 3}}}, along(1, 4, 4, "circular"), {{6, 12, 3}}},
-             {"reindex", {{{2, 5}}}, along(0, 1, 1, "circular"), {{4, 5}}},
-             {"reindex", {{{6, 6}}}, along(1, 4, 2, "reflect"), {{6, 12}}},
-             {"reindex", {{{2, 3, 6, 5}}}, along(2, 2, 4, "reflect"), {{2, 3, 12, 5}}},
-             {"reindex", {{{6, 6}}}, along(1, 4, 2, "replicate"), {{6, 12}}},
-             {"reindex", {{{4, 1, 7}}}, along(1, 2, 3, "replicate"), {{4, 6, 7}}},
-             {"reindex", {{{2, 3, 4, 37}}}, along(3, 0, 1, "replicate"), {{2, 3, 4, 38}}}},
+    .rows = {{"reindex", {{{6, 12}}}, moved_along(1, 4, -4, "circular"), {{6, 12}}},
+             {"reindex", {{{6, 4, 3}}}, moved_along(1, 4, 4, "circular"), {{6, 12, 3}}},
+             {"reindex", {{{2, 5}}}, moved_along(0, 1, 1, "circular"), {{4, 5}}},
+             {"reindex", {{{6, 6}}}, moved_along(1, 4, 2, "reflect"), {{6, 12}}},
+             {"reindex", {{{2, 3, 6, 5}}}, moved_along(2, 2, 4, "reflect"), {{2, 3, 12, 5}}},
+             {"reindex", {{{6, 6}}}, moved_along(1, 4, 2, "replicate"), {{6, 12}}},
+             {"reindex", {{{4, 1, 7}}}, moved_along(1, 2, 3, "replicate"), {{4, 6, 7}}},
+             {"reindex", {{{2, 3, 4, 37}}}, moved_along(3, 0, 1, "replicate"), {{2, 3, 4, 38}}}},
     .references = {{"reindex", reindex}},
-    .rules = {{{"reindex", {{{2, 5, 4}}}, along(1, 2, 1, "circular")}, "abc->adc", "", {{2, 8, 4}}}},
-    .gradients = {{{"reindex", {{{2, 5, 4}}}, along(1, 2, 1, "circular")},
+    .rules = {{{"reindex", {{{2, 5, 4}}}, moved_along(1, 2, 1, "circular")}, "abc->adc", "", {{2, 8, 4}}}},
+    .gradients = {{{"reindex", {{{2, 5, 4}}}, moved_along(1, 2, 1, "circular")},
                    {"reindex_grad adc->abc sums d"},
                    "a rank with some of d adds those of them that have its part of b"}},
-    .shape_errors = {{{"reindex", {{{2, 3}}}, along(2, 1, 1, "circular")}, "reindex: there is no dim 2 in [2, 3]"},
-                     {{"reindex", {{{2, 3}}}, along(1, -1, -2, "circular")},
+    .shape_errors = {{{"reindex", {{{2, 3}}}, moved_along(2, 1, 1, "circular")},
+                      "reindex: there is no dim 2 in [2, 3]"},
+                     {{"reindex", {{{2, 3}}}, moved_along(1, -1, -2, "circular")},
                       "reindex: nothing is left of dim 1 of [2, 3] with before -1 and after -2"}},
     .layers = {{"roll", ", shift: 5, dim: 1", {8, 12}}, {"roll", ", shift: -1, dim: -1", {8, 4, 3}, false, {4, 3}}},
 };

@@ -103,8 +103,8 @@ Outputs rms_norm_grad(const NaiveCall& call) {
   return epilogue.parameter_grads ? Outputs{dx, dgamma} : Outputs{dx};
 }
 
-/// Gradients with what the compiler fuses: rows that fill their threads and that do not, whole packs and not, many rows
-/// and few, longer than a block of threads.
+/// Gradients with the ops that the compiler fuses: rows that do and do not fill their threads, with and without whole
+/// packs, many and few of them, and rows longer than a block of threads.
 void rms_norm_add_gradients(std::vector<KernelCase>& calls) {
   using Fill = CaseOperand::Fill;
   for (const Shape& shape :

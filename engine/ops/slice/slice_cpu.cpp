@@ -1,4 +1,4 @@
-// Copies the rows of the input's window into the output, and fills what is around it.
+// Copies the rows of the input's window into the output, and fills the elements around it.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -30,9 +30,10 @@ class WindowRows {
   }
 
   void run(const float* x, float* y, int threads) const {
-    cpu::over_range(threads, rows_, kLeastSliceElements / std::max<int64_t>(1, row_.out), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) write(r, x, y + r * row_.out);
-    });
+    cpu::over_range(threads, rows_, kLeastSliceElements / std::max<int64_t>(1, row_.out),
+                    [&](int64_t begin, int64_t end) {
+                      for (int64_t r = begin; r < end; ++r) write(r, x, y + r * row_.out);
+                    });
   }
 
  private:

@@ -36,27 +36,37 @@ struct Mean {
   double scale_of_grad() const { return scale() * double{scalars->loss_scale}; }
 };
 
+constexpr int64_t kLossRows = 16;   ///< rows per block
+constexpr int64_t kFewClasses = 8;  ///< so few do not fill a vector: rows do
+
 /// Rows of logits, and memory for the sums of blocks of rows: blocks are the same for any number of threads, and so are
 /// the bits of their sum.
 class LogitRows {
  public:
   explicit LogitRows(const KernelCall& call) : classes(call.in[0].shape.back()), threads_(call.threads) {
     count = classes == 0 ? 0 : call.in[0].size() / classes;
-    sums_.resize(static_cast<size_t>((count + kRows - 1) / kRows));
+    sums_.resize(static_cast<size_t>((count + kLossRows - 1) / kLossRows));
+  }
+
+  /// The sum of f(first row, rows) over blocks of up to kLossRows rows. f must not throw.
+  template <class F>
+  double sum_blocks(const F& f) {
+    const auto blocks = static_cast<int64_t>(sums_.size());
+    cpu::over_rows(threads_, blocks, kLossRows * classes, [&](int64_t begin, int64_t end) {
+      for (int64_t block = begin; block < end; ++block)
+        sums_[static_cast<size_t>(block)] = f(block * kLossRows, std::min(kLossRows, count - block * kLossRows));
+    });
+    return std::accumulate(sums_.begin(), sums_.end(), 0.0);
   }
 
   /// The sum of f(row) over all rows. f must not throw.
   template <class F>
   double sum(const F& f) {
-    const auto blocks = static_cast<int64_t>(sums_.size());
-    cpu::over_rows(threads_, blocks, kRows * classes, [&](int64_t begin, int64_t end) {
-      for (int64_t block = begin; block < end; ++block) {
-        double total = 0;
-        for (int64_t r = block * kRows; r < std::min(count, (block + 1) * kRows); ++r) total += f(r);
-        sums_[static_cast<size_t>(block)] = total;
-      }
+    return sum_blocks([&](int64_t first, int64_t rows) {
+      double total = 0;
+      for (int64_t r = first; r < first + rows; ++r) total += f(r);
+      return total;
     });
-    return std::accumulate(sums_.begin(), sums_.end(), 0.0);
   }
 
   /// Calls f(row) for all rows. f must not throw.
@@ -70,7 +80,6 @@ class LogitRows {
   int64_t count = 0, classes = 0;
 
  private:
-  static constexpr int64_t kRows = 16;  ///< rows per block
   int threads_ = 1;
   std::vector<double> sums_;
 };
@@ -110,6 +119,50 @@ double write_grad(const float* x, int64_t classes, int32_t label, double scale, 
          (double{top} - correct);  // in this order: a top far from 0 would absorb log(sum)
 }
 
+/// write_grad for up to kLossRows rows of up to kFewClasses classes, in lanes, without label smoothing. Returns the sum
+/// of their losses.
+double write_grads_in_lanes(const float* x, int64_t classes, const int32_t* labels, int64_t rows, double scale,
+                            const Targets& targets, float* dx) {
+  float e[kFewClasses][kLossRows] = {}, top[kLossRows], correct[kLossRows];
+  double sum[kLossRows] = {}, share[kLossRows];
+  for (int64_t r = 0; r < rows; ++r) {
+    correct[r] = x[r * classes + (targets.counts(labels[r]) ? labels[r] : 0)];
+    for (int64_t c = 0; c < classes; ++c) e[c][r] = x[r * classes + c];
+  }
+  std::copy_n(e[0], kLossRows, top);
+  for (int64_t c = 1; c < classes; ++c)
+    for (int64_t r = 0; r < kLossRows; ++r) top[r] = cpu::at_least(e[c][r], top[r]);
+  for (int64_t c = 0; c < classes; ++c)
+    for (int64_t r = 0; r < kLossRows; ++r) sum[r] += e[c][r] = cpu::exp(e[c][r] - top[r]);
+  for (int64_t r = 0; r < kLossRows; ++r) share[r] = scale / sum[r];
+  double total = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    float* const to = dx + r * classes;
+    if (!targets.counts(labels[r])) {
+      std::fill_n(to, classes, 0.0f);
+      continue;
+    }
+    for (int64_t c = 0; c < classes; ++c) to[c] = e[c][r] * static_cast<float>(share[r]);
+    // The difference of the label's probability and 1 would lose digits.
+    to[labels[r]] = static_cast<float>(-share[r] * (sum[r] - double{e[labels[r]][r]}));
+    total += std::log(sum[r]) + (double{top[r]} - correct[r]);
+  }
+  return total;
+}
+
+/// The gradient of rows [first, first + count); returns the sum of their losses, unscaled.
+double write_grads(const float* logits, const int32_t* labels, int64_t classes, int64_t first, int64_t count,
+                   double scale, const Targets& targets, float* dlogits) {
+  const float* const x = logits + first * classes;
+  float* const dx = dlogits + first * classes;
+  if (classes <= kFewClasses && targets.smoothing == 0)
+    return write_grads_in_lanes(x, classes, labels + first, count, scale, targets, dx);
+  double total = 0;
+  for (int64_t r = 0; r < count; ++r)
+    total += write_grad(x + r * classes, classes, labels[first + r], scale, targets, dx + r * classes);
+  return total;
+}
+
 CpuKernel prepare_softmax_cross_entropy(const KernelCall& call) {
   return [rows = LogitRows(call), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
           loss = call.out[0].as<float>(), add = call.out[0].accumulate, mean = Mean(call)]() mutable {
@@ -127,11 +180,11 @@ CpuKernel prepare_softmax_cross_entropy(const KernelCall& call) {
 
 CpuKernel prepare_softmax_cross_entropy_grad(const KernelCall& call) {
   return [rows = LogitRows(call), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
-          dlogits = call.out[0].as<float>(), mean = Mean(call)] {
+          dlogits = call.out[0].as<float>(), mean = Mean(call)]() mutable {
     check_labels(labels, rows, rows.classes, mean.targets);
     const double scale = mean.scale_of_grad();
-    rows.each([&](int64_t r) {
-      write_grad(logits + r * rows.classes, rows.classes, labels[r], scale, mean.targets, dlogits + r * rows.classes);
+    rows.sum_blocks([&](int64_t first, int64_t count) {
+      return write_grads(logits, labels, rows.classes, first, count, scale, mean.targets, dlogits);
     });
   };
 }
@@ -142,9 +195,8 @@ CpuKernel prepare_softmax_cross_entropy_with_grad(const KernelCall& call) {
           mean = Mean(call)]() mutable {
     check_labels(labels, rows, rows.classes, mean.targets);
     const double scale = mean.scale_of_grad();
-    const double total = rows.sum([&](int64_t r) {
-      return write_grad(logits + r * rows.classes, rows.classes, labels[r], scale, mean.targets,
-                        dlogits + r * rows.classes);
+    const double total = rows.sum_blocks([&](int64_t first, int64_t count) {
+      return write_grads(logits, labels, rows.classes, first, count, scale, mean.targets, dlogits);
     });
     *loss = static_cast<float>((add ? *loss : 0.0) + mean.scale() * total);
   };

@@ -25,6 +25,7 @@ extern const OpCases transpose_cases = {
              {"transpose", {{{2, 3, 4, 5}}}, {{"perm", Ints{0, 2, 1, 3}}}, {{2, 4, 3, 5}}},
              {"transpose", {{{4, 3, 6}}}, {{"perm", Ints{2, 0, 1}}}, {{6, 4, 3}}},
              {"transpose", {{{2, 3, 4, 5}}}, {{"perm", Ints{3, 1, 0, 2}}}, {{5, 3, 2, 4}}},
+             {"transpose", {{{2, 3, 4, 5}}}, {{"perm", Ints{0, 1, 2, 3}}}, {{2, 3, 4, 5}}},
              {"transpose", {{{1, 6, 1}}}, {{"perm", Ints{2, 1, 0}}}, {{1, 6, 1}}}},
     .references = {{"transpose", transpose}},
     .rules = {{{"transpose", {{{2, 3, 4}}}, {{"perm", Ints{0, 2, 1}}}}, "abc->acb", "", {{2, 4, 3}}}},

@@ -73,7 +73,7 @@ class Reasons {
       if (same && !idle) return {link.from, false};
     }
     for (const Link& link : chosen_.links.out[u]) {
-      if (chosen_.units.all[link.to].layer == chosen_.units.all[u].layer) continue;  // what finishes it
+      if (chosen_.units.all[link.to].layer == chosen_.units.all[u].layer) continue;  // the node that finishes it
       if (chosen_.before_consumer(link).axes == axes && (!is_data_parallel || chosen_.strategy(link.to) != nullptr))
         return {link.to, true};
     }

@@ -270,19 +270,33 @@ class SizeStrategies {
   void check_cut(const char* field, const char* what, size_t layer, int factor, int64_t ways) {
     const std::string& why_not = facts_[layer].why_not[static_cast<size_t>(factor)];
     const Factor& of = graph_.layers[layer].factors[static_cast<size_t>(factor)];
-    if (!why_not.empty())
-      errors_.add({spec_.position(field), field, fmt::format("the dim cannot be cut: {}", why_not), ""},
+    if (!why_not.empty()) {
+      const char* text = is_method(field)
+                             ? "ulysses exchanges rows for whole heads of keys and values, which cannot be "
+                               "cut here: {}"
+                             : "the dim cannot be cut: {}";
+      errors_.add({spec_.position(field), field, fmt::format(fmt::runtime(text), why_not),
+                   is_method(field) ? kNoHeads : fmt::format("set {}: 1, or a strategy of the layer", field)},
                   graph_.layers[layer].name);
-    else if (of.size % ways != 0)
+    } else if (of.size % ways != 0) {
       fail(field, graph_.layers[layer], of, what, ways);
+    }
   }
 
   void fail(const char* field, const Layer& layer, const Factor& factor, const char* what, int64_t ways) {
     const std::string size = factor.why_size.empty() ? fmt::format(fmt::runtime(what), factor.size) : factor.why_size;
-    errors_.add({spec_.position(field), field, fmt::format("{}, which {} does not divide", size, ways),
-                 fmt::format("use a number that divides {}", factor.size)},
-                layer.name);
+    std::string next = fmt::format("use a number that divides {}", factor.size);
+    if (is_method(field)) next = kNoHeads + (", or " + next);
+    if (std::string_view(field) == "parallel.context")
+      next += fmt::format(", or sequences of {} rows", (factor.size / ways + 1) * ways);
+    errors_.add(
+        {spec_.position(field), field, fmt::format("{}, which {} does not divide", size, ways), std::move(next)},
+        layer.name);
   }
+
+  static bool is_method(std::string_view field) { return field == "parallel.context_method"; }
+
+  static constexpr const char* kNoHeads = "set context_method: gather or ring, which cut no heads";
 
   const Graph& graph_;
   const std::vector<LayerFacts>& facts_;

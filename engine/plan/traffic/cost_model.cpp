@@ -7,7 +7,7 @@
 namespace trainctl {
 namespace {
 
-/// The number of units of `devices` that the group of rank 0 touches. Axes within a unit touch one.
+/// The number of units of `devices` devices in which the group of rank 0 has ranks. Axes within a unit count as one.
 int touched(const Mesh& mesh, const Axes& axes, int devices) {
   int count = 1;
   for (Axis axis : axes) {

@@ -51,7 +51,7 @@ class Traffic {
   bool moves_once_per_step(TensorId tensor) const;
   /// Ascending, each once.
   std::vector<int> units_of(TensorId tensor) const;
-  /// Units that make or read what this one makes or reads; with repetitions.
+  /// Units that produce or read a tensor that this one produces or reads; may contain repetitions.
   std::vector<int> units_beside(int unit) const;
   /// Appends everything except axes that `around({unit})` depends on, with other units as distances from this one.
   void describe(int unit, std::string& out) const;

@@ -7,8 +7,7 @@
 namespace trainctl {
 namespace {
 
-/// A RankStatus without its pid, and without `copied`: what was copied is on the other host only when it has come
-/// there.
+/// A RankStatus without its pid, and without `copied`: copied data is on the other host only once it has arrived there.
 struct Snapshot {
   int32_t rank = 0;
   RankState state = RankState::starting;

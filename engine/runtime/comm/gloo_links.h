@@ -45,8 +45,8 @@ class GlooLinks {
   void set_position(RankPosition position);
   RankPosition position_of(int rank) const;
 
-  /// The error for a call of at most `seconds` that ended with `reason` (Gloo's own words). Members blocked in the same
-  /// call report so through the store; silent members are missing.
+  /// The error for a call of at most `seconds` that ended with `reason` (Gloo's own words). Members that are blocked in
+  /// the same call report it through the store; members that do not are missing.
   CommError blocked(const GlooGroup& group, const std::string& call, const std::string& call_key,
                     const std::string& reason, double seconds) const;
 

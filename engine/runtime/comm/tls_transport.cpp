@@ -40,7 +40,7 @@ constexpr double kHandshakeSeconds = 10;
 /// Connections that have not proved yet that they have the token. Beyond it a new one closes the oldest.
 constexpr size_t kMaxUnauthenticated = 256;
 constexpr int kBacklog = 1024;
-/// A connection may be closed so before its handshake is done; then the rank that dials tries again.
+/// A connection may be closed for that reason before its handshake is done; then the rank that dials tries again.
 constexpr int kDialAttempts = 3;
 constexpr milliseconds kNap{10};
 
@@ -60,7 +60,7 @@ std::string text_of(const sockaddr_storage& address, socklen_t bytes) {
   return error == 0 ? fmt::format("[{}]:{}", host.data(), port.data()) : "an unknown address";
 }
 
-/// Port 0 at the named host.
+/// Returns the address of the named host, with port 0.
 std::pair<sockaddr_storage, socklen_t> own_address(const std::string& hostname) {
   const addrinfo hints{.ai_flags = 0, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
   addrinfo* found = nullptr;
@@ -106,7 +106,7 @@ class TlsDevice : public gloo::transport::Device, public SocketWatcher, public s
   std::shared_ptr<gloo::transport::Context> createContext(int rank, int size) override;
 
   const std::string& token() const { return token_; }
-  /// A link that others may dial by the name in `place`, until it is removed.
+  /// Returns a link that others may dial by the name in `place` until it is removed.
   std::shared_ptr<TlsLink> add_link(int peer, Place& place);
   void remove_link(const TlsLink& link);
 
@@ -130,7 +130,7 @@ class TlsDevice : public gloo::transport::Device, public SocketWatcher, public s
   void accept_some();
   /// Returns false once the peer is authenticated.
   bool serve_unauthenticated(uint64_t key, UnauthenticatedPeer& peer);
-  /// False: all of them have the token.
+  /// Returns false if all of them are authenticated.
   bool close_oldest_unauthenticated();
   std::shared_ptr<TlsLink> link_named(const std::array<char, 16>& name);
   std::shared_ptr<TlsLink> link_of(uint64_t key);
@@ -409,7 +409,7 @@ void TlsContext::forget(const TlsBuffer& buffer) {
     if (pair) static_cast<TlsPair&>(*pair).link().forget(buffer);
 }
 
-/// A connected socket. Throws EnvError.
+/// Returns a connected socket. Throws EnvError.
 int dial(const Place& place, double seconds) {
   Descriptor made(socket(place.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const auto bytes = static_cast<socklen_t>(place.address_bytes);
@@ -427,7 +427,7 @@ int dial(const Place& place, double seconds) {
   return made.release();
 }
 
-/// A connection whose handshake is done. Throws EnvError.
+/// Returns a connection whose handshake is done. Throws EnvError.
 std::unique_ptr<TlsStream> dial_tls(const Place& place, const std::string& token, double seconds) {
   const auto begin = Clock::now();
   for (int attempt = 1;; ++attempt) {

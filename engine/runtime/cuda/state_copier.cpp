@@ -16,7 +16,11 @@ constexpr int64_t kFreeBesideState = int64_t{512} << 20;
 DeviceMemory room_for_copy(int64_t bytes) {
   size_t free = 0, total = 0;
   cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  return static_cast<int64_t>(free) < bytes + kFreeBesideState ? DeviceMemory() : make_device_memory(bytes);
+  if (static_cast<int64_t>(free) < bytes + kFreeBesideState) return {};
+  DeviceMemory room = make_device_memory(bytes);
+  // No other stream waits for the default stream, which zeroes the memory.
+  cuda_check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+  return room;
 }
 
 StateCopier::StateCopier(const RankMemory& memory, std::vector<StateCopy> copies, std::byte* to)

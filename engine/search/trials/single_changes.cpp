@@ -17,8 +17,8 @@ namespace {
 
 /// Sizes of buckets are tried if shorter waits for them may save this share of the step.
 constexpr double kBucketsMatter = 0.02;
-/// Plans that take at most this many times as long as the best one are polished, but no more than kMostRivals; in each of
-/// them kMostCutsOfRival other cuts are tried.
+/// Plans that take at most this many times as long as the best one are polished, but no more than kMostRivals; in each
+/// of them kMostCutsOfRival other cuts are tried.
 constexpr double kRival = 1.01;
 constexpr size_t kMostRivals = 6, kMostCutsOfRival = 6;
 
@@ -95,8 +95,8 @@ std::optional<size_t> next_rival(const PlanTrials& t, const std::vector<size_t>&
     return std::any_of(polished.begin(), polished.end(), [&](size_t known) {
       Considered alike = t.sources[i];
       if (alike.stages == t.sources[known].stages) alike.cuts = t.sources[known].cuts;
-      return i == known || (differences(alike, t.sources[known]) == 0 &&
-                            t.tried[i].trial.seconds >= t.tried[known].trial.seconds);
+      return i == known ||
+             (differences(alike, t.sources[known]) == 0 && t.tried[i].trial.seconds >= t.tried[known].trial.seconds);
     });
   };
   std::optional<size_t> next;

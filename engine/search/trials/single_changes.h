@@ -9,8 +9,8 @@ namespace trainctl {
 /// Tries single changes of the fastest plan, as long as one is faster.
 void improve(PlanTrials& t);
 
-/// For a search whose limits may be used up: tries single changes of the fastest plan, each with every way to recompute,
-/// as long as one is faster. A plan that recomputes in some blocks has no other neighbors.
+/// For a search whose limits may be used up: tries single changes of the fastest plan, each with every way to
+/// recompute, as long as one is faster. A plan that recomputes in some blocks has no other neighbors.
 void improve_further(PlanTrials& t);
 
 /// Tries single changes of the plan that needs the least memory, until one fits or none needs less. If none fits, at

@@ -134,6 +134,12 @@ std::vector<TriedPlan> TriedPlans::take(std::vector<size_t>& order) {
   return all;
 }
 
+std::vector<TriedPlan> TriedPlans::take_estimated() {
+  std::vector<TriedPlan> all;
+  for (size_t i : sorted()) all.push_back(std::move(plans_[i]));
+  return all;
+}
+
 void TriedPlans::throw_none_fits() const {
   const TriedPlan* least = nullptr;
   std::string fault;

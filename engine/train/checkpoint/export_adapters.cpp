@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
@@ -47,16 +49,16 @@ std::vector<AdaptedLayer> adapted_layers(const Manifest& manifest, const std::st
   return layers;
 }
 
-/// One A belongs to a module, so two layers with adapters of their own cannot share one.
-void require_own_modules(const std::vector<AdaptedLayer>& layers) {
-  std::map<std::string, std::string> owners;
-  for (const AdaptedLayer& layer : layers)
-    for (const std::string& module : layer.modules)
-      if (const auto [owner, is_new] = owners.emplace(module, layer.name); !is_new && owner->second != layer.name)
-        throw EnvError(
-            fmt::format("{} and {} are rows of the same module {}, for which PEFT has only one A: export "
-                        "merged weights, without --adapters",
-                        owner->second, layer.name, module));
+using Owners = std::map<std::string, std::vector<const AdaptedLayer*>>;
+
+/// The layers of each module. A module has one A: if several layers with adapters of their own are rows of it (Phi-3's
+/// gate and up), it has the ranks of all of them, and zeros in B where a row is of another layer.
+Owners owners_of(const AdapterModules& modules) {
+  Owners owners;
+  for (const AdaptedLayer& layer : modules.layers())
+    for (const std::string& module : std::set<std::string>(layer.modules.begin(), layer.modules.end()))
+      owners[module].push_back(&layer);
+  return owners;
 }
 
 class AdapterFile {
@@ -70,29 +72,31 @@ class AdapterFile {
         dtype_(dtype),
         writer_(path, entries_of(modules), {{"format", "pt"}}, disk) {}
 
-  void write(const AdaptedLayer& layer, const AdapterModules& modules) {
-    const std::vector<float> a = read(layer.name + own_ + std::string(kAdapterA), {rank_, layer.features});
-    const std::vector<float> b = read(layer.name + own_ + std::string(kAdapterB), {layer.units, rank_});
-    std::vector<float> m;
-    if (is_dora_) m = read(layer.name + own_ + std::string(kAdapterMagnitude), {layer.units});
-    std::vector<float> their_a(a.size());
-    for (int64_t r = 0; r < rank_; ++r)
-      for (int64_t f = 0; f < layer.features; ++f)
-        their_a[at(r, layer.columns[static_cast<size_t>(f)], layer.features)] = a[at(r, f, layer.features)];
-    const std::set<std::string> names(layer.modules.begin(), layer.modules.end());
-    for (const std::string& name : names) {
-      std::vector<float> their_b(static_cast<size_t>(modules.units(name) * rank_));
-      std::vector<float> their_m(static_cast<size_t>(is_dora_ ? modules.units(name) : 0));
-      for (int64_t u = 0; u < layer.units; ++u) {
-        const AdaptedLayer::Row& row = layer.rows[static_cast<size_t>(u)];
-        if (layer.modules[row.module] != name) continue;
+  void write(const std::string& module, const std::vector<const AdaptedLayer*>& owners, int64_t units) {
+    const int64_t features = owners[0]->features, ranks = rank_ * static_cast<int64_t>(owners.size());
+    std::vector<float> their_a(static_cast<size_t>(ranks * features)), their_b(static_cast<size_t>(units * ranks));
+    std::vector<float> their_m(static_cast<size_t>(is_dora_ ? units : 0));
+    int64_t first = 0;  // rank of the owner
+    for (const AdaptedLayer* const layer : owners) {
+      const std::vector<float> a = read(layer->name + own_ + std::string(kAdapterA), {rank_, features});
+      const std::vector<float> b = read(layer->name + own_ + std::string(kAdapterB), {layer->units, rank_});
+      std::vector<float> m;
+      if (is_dora_) m = read(layer->name + own_ + std::string(kAdapterMagnitude), {layer->units});
+      for (int64_t r = 0; r < rank_; ++r)
+        for (int64_t f = 0; f < features; ++f)
+          their_a[at(first + r, layer->columns[static_cast<size_t>(f)], features)] = a[at(r, f, features)];
+      for (int64_t u = 0; u < layer->units; ++u) {
+        const AdaptedLayer::Row& row = layer->rows[static_cast<size_t>(u)];
+        if (layer->modules[row.module] != module) continue;
         if (is_dora_) their_m[static_cast<size_t>(row.row)] = m[static_cast<size_t>(u)];
-        std::memcpy(&their_b[at(row.row, 0, rank_)], &b[at(u, 0, rank_)], static_cast<size_t>(rank_) * sizeof(float));
+        std::memcpy(&their_b[at(row.row, first, ranks)], &b[at(u, 0, rank_)],
+                    static_cast<size_t>(rank_) * sizeof(float));
       }
-      put(peft_a(name), their_a);
-      put(peft_b(name), their_b);
-      if (is_dora_) put(peft_magnitude(name), their_m);
+      first += rank_;
     }
+    put(peft_a(module), their_a);
+    put(peft_b(module), their_b);
+    if (is_dora_) put(peft_magnitude(module), their_m);
   }
 
   int64_t finish() { return writer_.finish().bytes; }
@@ -102,17 +106,12 @@ class AdapterFile {
 
   std::vector<SafetensorsEntry> entries_of(const AdapterModules& modules) const {
     std::vector<SafetensorsEntry> entries;
-    std::set<std::string> names;
-    for (const AdaptedLayer& layer : modules.layers())
-      for (const std::string& module : layer.modules) {
-        if (!names.insert(module).second) continue;
-        entries.push_back({.name = peft_a(module), .type = stored_type(dtype_), .shape = {rank_, layer.features}});
-        entries.push_back(
-            {.name = peft_b(module), .type = stored_type(dtype_), .shape = {modules.units(module), rank_}});
-        if (is_dora_)
-          entries.push_back(
-              {.name = peft_magnitude(module), .type = stored_type(dtype_), .shape = {modules.units(module)}});
-      }
+    for (const auto& [module, owners] : owners_of(modules)) {
+      const int64_t ranks = rank_ * static_cast<int64_t>(owners.size()), units = modules.units(module);
+      entries.push_back({.name = peft_a(module), .type = stored_type(dtype_), .shape = {ranks, owners[0]->features}});
+      entries.push_back({.name = peft_b(module), .type = stored_type(dtype_), .shape = {units, ranks}});
+      if (is_dora_) entries.push_back({.name = peft_magnitude(module), .type = stored_type(dtype_), .shape = {units}});
+    }
     return entries;
   }
 
@@ -147,10 +146,15 @@ class AdapterFile {
 std::string config_text(const JobSpec& job, const AdapterModules& modules) {
   const LoraSpec& lora = *job.adapters.lora;
   std::set<std::string> names;
+  auto ranks = nlohmann::ordered_json::object(), alphas = nlohmann::ordered_json::object();
   bool is_transposed = false;
-  for (const AdaptedLayer& layer : modules.layers()) {
-    names.insert(layer.modules.begin(), layer.modules.end());
-    is_transposed = is_transposed || layer.is_transposed;
+  for (const auto& [module, owners] : owners_of(modules)) {
+    names.insert(module);
+    is_transposed = is_transposed || owners[0]->is_transposed;
+    if (owners.size() == 1) continue;
+    const auto count = static_cast<double>(owners.size());  // alpha grows so that the factor of the product does not
+    ranks[module] = lora.rank * static_cast<int64_t>(owners.size());
+    alphas[module] = lora.alpha * (lora.rank_stabilized ? std::sqrt(count) : count);
   }
   const nlohmann::ordered_json base =
       job.weights ? nlohmann::ordered_json(job.weights->from) : nlohmann::ordered_json(nullptr);
@@ -160,6 +164,8 @@ std::string config_text(const JobSpec& job, const AdapterModules& modules) {
                                          {"inference_mode", true},
                                          {"r", lora.rank},
                                          {"lora_alpha", lora.alpha},
+                                         {"rank_pattern", ranks},
+                                         {"alpha_pattern", alphas},
                                          {"lora_dropout", lora.dropout},
                                          {"use_rslora", lora.rank_stabilized},
                                          {"use_dora", lora.dora},
@@ -174,19 +180,15 @@ ExportedAdapters export_one(const Manifest& manifest, const std::string& directo
                             const NameMap& map, const std::string& own, DType dtype, const std::string& folder,
                             Disk& disk) {
   const AdapterModules modules(adapted_layers(manifest, own), map, numbers_of(job));
-  require_own_modules(modules.layers());
   AdapterFile file(manifest, directory, modules, *job.adapters.lora, own, dtype, folder + "/" + kPeftWeightsName, disk);
-  std::set<std::string> names;
-  for (const AdaptedLayer& layer : modules.layers()) {
-    file.write(layer, modules);
-    names.insert(layer.modules.begin(), layer.modules.end());
-  }
+  const Owners owners = owners_of(modules);
+  for (const auto& [module, layers] : owners) file.write(module, layers, modules.units(module));
   const int64_t bytes = file.finish();
   const std::string config = config_text(job, modules);
   DiskFile text(folder + "/" + kPeftConfigName, disk);
   text.write(0, {reinterpret_cast<const uint8_t*>(config.data()), config.size()});
   text.sync_and_close();
-  return {static_cast<int64_t>(names.size()), bytes};
+  return {static_cast<int64_t>(owners.size()), bytes};
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 //   permuted  3 | 0 | 7 | 5 | 2 | …         by a KeyedPermutation
 //   windows   3   0   7   5 | 2 …           kWindowBlocks of them, whose samples are permuted among each other
 //
-// A block comes in any window, but all of its samples come in the same one: within kWindowBlocks * `block` places.
+// A block can be in any window, but all of its samples are in the same one: within kWindowBlocks * `block` places.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ class BlockOrder {
   KeyedPermutation order_;  ///< order of the blocks
   int64_t short_at_;        ///< the position of the last block, which may be shorter
   int64_t short_by_;
-  // The window that was asked for last.
+  // The window of the last call.
   int64_t window_ = -1, window_start_ = 0;
   std::optional<KeyedPermutation> within_;
 };

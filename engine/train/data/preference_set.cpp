@@ -70,9 +70,16 @@ Conversation PairTokenizer::render(const PairJson& prompt, const PairJson& answe
   answered["messages"] = prompt;
   for (const PairJson& message : answer) answered["messages"].push_back(message);
   const std::string before = chat_->render(asked, true), text = chat_->render(answered, false);
-  if (!text.starts_with(before))
+  if (text.starts_with(before)) return {text, {{before.size(), text.size()}}};
+  // The template renders the prompt differently with an answer behind it: the answer begins where its message does.
+  const auto is_assistant = [](const PairJson& m) {
+    return m.is_object() && m.value("role", PairJson()) == "assistant";
+  };
+  const auto answers_in_prompt = static_cast<size_t>(std::ranges::count_if(prompt, is_assistant));
+  const Conversation found = chat_->conversation(answered, true);
+  if (answers_in_prompt >= found.assistant.size())
     throw EnvError("the chat template does not render the prompt in the same way with an answer behind it");
-  return {text, {{before.size(), text.size()}}};
+  return {found.text, {{found.assistant[answers_in_prompt].begin, found.text.size()}}};
 }
 
 MarkedTokens PairTokenizer::answer(const std::string& line, const char* name, WordCache& cache) const {

@@ -90,6 +90,28 @@ ValueDifference compare_losses(const std::vector<float>& values, const std::vect
   return summary_of(std::move(differences), tolerance);
 }
 
+std::vector<std::string> metric_differences(const ThreadRun& run, const ThreadRun& expected, double tolerance,
+                                            int64_t rows) {
+  // Rounding decides which class is the largest if two are equal, so two rows may be counted differently.
+  const double of_rows = 2.0 / static_cast<double>(std::max<int64_t>(rows, 1));
+  std::vector<std::string> findings;
+  for (const auto& [name, values] : expected.metrics) {
+    const auto found = run.metrics.find(name);
+    if (found == run.metrics.end() || found->second.size() != values.size()) {
+      findings.push_back(name + " is not reported after each step");
+      continue;
+    }
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double difference = std::abs(found->second[i] - values[i]);
+      if (difference <= std::max(tolerance * std::abs(values[i]), of_rows)) continue;
+      findings.push_back(
+          fmt::format("{} is {:.6g} after step {}, on one rank {:.6g}", name, found->second[i], i + 1, values[i]));
+      break;
+    }
+  }
+  return findings;
+}
+
 ValueDifference compare_tensors(const TensorValues& values, const TensorValues& expected, double tolerance,
                                 double floor) {
   return compare(values, expected, nullptr, tolerance, floor);

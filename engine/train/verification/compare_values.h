@@ -20,6 +20,10 @@ struct ValueDifference {
 /// Relative differences of losses.
 ValueDifference compare_losses(const std::vector<float>& values, const std::vector<float>& expected, double tolerance);
 
+/// Metrics that differ by more than the relative tolerance and two of the `rows` that a step counts.
+std::vector<std::string> metric_differences(const ThreadRun& run, const ThreadRun& expected, double tolerance,
+                                            int64_t rows);
+
 /// |a - b| / |b| of each tensor. A tensor whose norm is less than `floor` of that of all tensors together counts as if
 /// it had that norm: rounding of larger intermediate values is all that it has.
 ValueDifference compare_tensors(const TensorValues& values, const TensorValues& expected, double tolerance,

@@ -250,7 +250,6 @@ JobSpec verified_spec(JobSpec spec, int64_t steps) {
   spec.train.on_nan = OnNan::stop;
   if (spec.train.frozen_type != FrozenType::bf16) spec.train.frozen_type = FrozenType::same;
   spec.validation.reset();
-  spec.metrics.clear();
   spec.print = {};
   spec.weights.reset();
   if (spec.adapters.lora) spec.adapters.lora->from.clear();
@@ -258,7 +257,8 @@ JobSpec verified_spec(JobSpec spec, int64_t steps) {
   spec.fp16.reset();
   spec.fp8.reset();
   spec.launch.device = Device::cpu;
-  spec.optimizer.learning_rate = {.base = spec.optimizer.learning_rate.base};
+  spec.optimizer.learning_rate = {
+      .type = "exponential", .base = spec.optimizer.learning_rate.base, .gamma = kVerifiedDecay, .decay_steps = 1};
   raise_eps(spec.optimizer);
   return spec;
 }

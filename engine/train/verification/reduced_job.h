@@ -18,7 +18,10 @@ struct ReducedJob {
   std::vector<std::string> changes;  ///< "batch 256 to 16", "12 blocks h to 2"; empty: nothing had to be reduced
 };
 
-/// The job as verification runs it, on CPUs: `steps` steps in fp32 from initial weights with a constant learning rate,
+/// The factor of the learning rate from one step to the next: a wrong count of steps is then a wrong rate.
+inline constexpr double kVerifiedDecay = 0.8;
+
+/// The job as verification runs it, on CPUs: `steps` steps in fp32 from initial weights with a falling learning rate,
 /// without validation, saves and printed tensors. `eps` of its optimizer is large, so that updates are proportional to
 /// gradients.
 JobSpec verified_spec(JobSpec spec, int64_t steps);

@@ -196,6 +196,7 @@ class RankThreads {
     std::unique_ptr<StateReader> reader;
     std::unique_ptr<Trainer> trainer;
     std::vector<float> losses;
+    std::map<std::string, std::vector<double>> metrics;
     bool calls_repeat = true;  ///< every step has the calls of the first one
     std::exception_ptr error;
   };
@@ -221,6 +222,9 @@ class RankThreads {
     rank.calls.clear();
     while (const std::optional<StepReport> report = rank.trainer->run_step()) {
       rank.losses.push_back(report->loss);
+      for (size_t i = 0; i < report->metrics.of.size(); ++i)
+        if (report->metrics.of[i].of_labels)
+          rank.metrics[report->metrics.of[i].name].push_back(report->metrics.values[i]);
       if (rank.losses.size() == 1)
         run_.calls[r] = rank.calls;
       else if (rank.calls != run_.calls[r])
@@ -232,11 +236,14 @@ class RankThreads {
   /// Reports ranks whose losses differ from those of rank 0, and ranks that wrote outside of their arenas.
   void compare_ranks() {
     run_.losses = ranks_[0].losses;
+    run_.metrics = ranks_[0].metrics;
     for (size_t r = 0; r < ranks_.size(); ++r) {
       const std::vector<float>&losses = ranks_[r].losses, &first = ranks_[0].losses;
       run_.calls_repeat.push_back(ranks_[r].calls_repeat);
       if (losses.size() != first.size() || std::memcmp(losses.data(), first.data(), first.size() * sizeof(float)) != 0)
         run_.faults.push_back("rank " + std::to_string(r) + " has losses that differ from those of rank 0");
+      if (ranks_[r].metrics != run_.metrics)
+        run_.faults.push_back("rank " + std::to_string(r) + " has metrics that differ from those of rank 0");
       const std::span<const std::byte> whole = memory_->arena(static_cast<int>(r));
       if (!is_guard_intact(whole.subspan(static_cast<size_t>(programs_[r].arena_bytes)).first(kGuardBytes)))
         run_.faults.push_back("rank " + std::to_string(r) + " wrote past the end of its arena");

@@ -29,8 +29,9 @@ struct ThreadRunOptions {
 };
 
 struct ThreadRun {
-  std::vector<float> losses;        ///< one per step
-  TensorValues start;               ///< weights before the first step
+  std::vector<float> losses;                           ///< one per step
+  std::map<std::string, std::vector<double>> metrics;  ///< metrics of labels: by name, one value per step
+  TensorValues start;                                  ///< weights before the first step
   TensorValues first_gradients;     ///< gradients that the first update reads; without those that are not kept
   TensorValues end;                 ///< weights, optimizer states and running statistics after the last step
   std::vector<std::string> faults;  ///< replicas that differ, losses that differ between ranks, writes past an arena

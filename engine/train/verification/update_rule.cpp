@@ -11,6 +11,7 @@
 #include "engine/ops/update_formula.h"
 #include "engine/runtime/initial_weights.h"
 #include "engine/runtime/stored_ranges.h"
+#include "engine/train/verification/reduced_job.h"
 
 namespace trainctl {
 namespace {
@@ -25,7 +26,7 @@ void add_range(const StoredRange& range, int64_t first, int64_t count, int64_t o
   executor.read(offset, all.data() + first, count * byte_size(DType::f32));
 }
 
-/// A parameter after the recomputed updates.
+/// A parameter after the recomputed updates. `rate`: of the first one.
 std::vector<double> updated(const Optimizer& optimizer, double rate, const std::vector<float>& start,
                             const std::vector<const std::vector<float>*>& gradients, const std::vector<double>& scales,
                             double clip_value) {
@@ -36,7 +37,8 @@ std::vector<double> updated(const Optimizer& optimizer, double rate, const std::
     for (size_t step = 0; step < gradients.size(); ++step) {
       double g = scales[step] * double{(*gradients[step])[i]};
       if (clip_value > 0) g = std::clamp(g, -clip_value, clip_value);
-      weights[i] = formula(optimizer.settings, static_cast<int64_t>(step) + 1, rate, g, weights[i], state);
+      const double of_step = rate * std::pow(kVerifiedDecay, static_cast<double>(step));
+      weights[i] = formula(optimizer.settings, static_cast<int64_t>(step) + 1, of_step, g, weights[i], state);
     }
   }
   return weights;

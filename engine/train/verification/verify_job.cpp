@@ -255,7 +255,7 @@ class JobVerifier {
       begins(plural(static_cast<int64_t>(programs.size()), "rank"));
       SavedState saved(options_.steps / 2, programs.size());
       const ThreadRun first = run_plan(job, programs, &saved);
-      compare_with_reference(first, expected);
+      compare_with_reference(first, expected, labels_of_step(job));
       check_slope(reference, alone, expected);
       check_update(reference, witness);
       check_communication(first, planned_programs);
@@ -309,8 +309,18 @@ class JobVerifier {
     fail(check, difference.findings);
   }
 
-  void compare_with_reference(const ThreadRun& run, const ThreadRun& expected) {
-    add_difference("losses", kLossRule, compare_losses(run.losses, expected.losses, kLossTolerance), kLossTolerance,
+  /// Labels that the metrics of a step count.
+  static int64_t labels_of_step(const PlannedJob& job) {
+    for (const Tensor& tensor : job.graph.tensors)
+      if (tensor.name == "label") return num_elements(tensor.shape) * job.spec.parallel.micro_batches;
+    return job.spec.dataset.batch;
+  }
+
+  void compare_with_reference(const ThreadRun& run, const ThreadRun& expected, int64_t labels) {
+    ValueDifference losses = compare_losses(run.losses, expected.losses, kLossTolerance);
+    for (std::string& finding : metric_differences(run, expected, kLossTolerance, labels))
+      losses.findings.push_back(std::move(finding));
+    add_difference("losses", kLossRule, losses, kLossTolerance,
                    plural(static_cast<int64_t>(expected.losses.size()), "step"));
     add_difference("gradients", kGradientRule,
                    compare_tensors(run.first_gradients, expected.first_gradients, kGradientTolerance, kGradientFloor),
@@ -478,7 +488,7 @@ class JobVerifier {
     }
   }
 
-  static constexpr const char* kLossRule = "the losses are those of one rank";
+  static constexpr const char* kLossRule = "the losses and metrics are those of one rank";
   static constexpr const char* kGradientRule = "the gradients of the first step are those of one rank";
   static constexpr const char* kWeightRule =
       "weights, optimizer states and statistics change as on one rank, and all replicas have the same bits";

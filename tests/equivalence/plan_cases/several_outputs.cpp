@@ -32,6 +32,18 @@ std::vector<PlanCase> several_outputs_cases() {
         "parallel.strategies={'h.*.qkv': [[2, 1, 1], [6, 1]], 'h.*.cut': [[2, 1, 6]], back: [[2, 1, 2], [2, 1, 2], [2, "
         "1, "
         "2], [2, 1, 2], [2, 1, 2]]}"}},
+      {"joined_images: channels last, channels cut and exchanged, 2 ranks",
+       "joined_images",
+       {},
+       {ranks(2), kSemi,
+        "parallel.strategies={joined: [[1, 2, 1, 1], [1, 2, 1, 1]], parts: [[1, 2, 1, 1]], back: [[1, 2, 1, 1], [1, 2, "
+        "1, 1]]}"}},
+      {"joined_images: channels last, batch, channels and rows cut, 4 ranks",
+       "joined_images",
+       {},
+       {ranks(4), kSemi,
+        "parallel.strategies={joined: [[2, 2, 1, 1], [2, 2, 1, 1]], parts: [[1, 4, 1, 1]], back: [[1, 1, 4, 1], [1, 1, "
+        "4, 1]]}"}},
       {"parts: no strategies, 4 ranks", "parts", {}, {ranks(4), kSemi}},
       {"parts: along the dims that are cut, 2 ranks",
        "parts",

@@ -30,9 +30,9 @@ except ImportError as error:
 TRAINCTL = str(pathlib.Path(sys.argv[1]).resolve())
 BATCH, SAMPLES, IN, HIDDEN, OUT = 16, 64, 8, 16, 4
 STEPS, LOCAL = 26, 4  # synchronizes after each fourth step and the last one, and more often before step 16
-# The default of parallel.outer, but for the bf16 in which differences are exchanged.
-DEFAULT = {"learning_rate": 0.9, "momentum": 0.5, "nesterov": True, "round_growth": 0.25, "local_rate": 1, "precision": "fp32"}
-EVEN = {**DEFAULT, "round_growth": 0}
+# The default of parallel.outer for two replicas and AdamW, but for the bf16 in which differences are exchanged.
+DEFAULT = {"learning_rate": 0.9, "momentum": 0.7, "nesterov": True, "round_growth": 0.25, "local_rate": math.sqrt(2), "precision": "fp32"}
+EVEN = {**DEFAULT, "round_growth": 0, "local_rate": 1}
 torch.manual_seed(1)
 torch.set_num_threads(1)
 torch.set_default_dtype(torch.float64)
@@ -151,7 +151,7 @@ def newest(logs, run=1):
 
 def follows_pytorch(scene, replicas, plan, outer):
     ranks, parallel = PLANS[plan]
-    fields = {**parallel, "outer": {"precision": outer["precision"], "local_rate": 1} if outer == {**DEFAULT, "precision": "bf16"} else outer}
+    fields = {**parallel, "outer": {"precision": outer["precision"]} if outer in (DEFAULT, {**DEFAULT, "precision": "bf16"}) else outer}
     path, logs = scene.job(ranks * replicas, {**fields, "replicas": replicas})
     scene.run(path)
     weights, losses = simulate(scene.start, scene.data, scene.label, replicas, outer)

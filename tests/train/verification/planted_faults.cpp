@@ -17,6 +17,7 @@ const Overrides kFourRanks = {"launch.ranks=4", "parallel.mode=semi_auto_paralle
                               "parallel.strategies={layer1: [[2, 1], [2, 1]], layer2: [[2, 2], [1, 2]]}"};
 const Overrides kPipeline = {"launch.ranks=2", "parallel.mode=semi_auto_parallel", "parallel.stages=2",
                              "parallel.micro_batches=2", "parallel.stage_config={layer2: 1}"};
+const Overrides kMicroBatches = {"launch.ranks=2", "parallel.mode=data_parallel", "parallel.micro_batches=2"};
 const Overrides kMomentum = {"launch.ranks=2", "parallel.mode=data_parallel",
                              "optimizer={type: sgd, learning_rate: 0.01, momentum: 0.9}",
                              "parallel.optimizer_shard={level: 1, min_kb: 0}"};
@@ -194,6 +195,27 @@ void sends_gradients_of_other_weights(Programs& programs) {
   code.inputs[0].offset = code.outputs[0].offset = program.buckets.at(0).weights_offset;
 }
 
+/// The masks of rank 1 are those of the first rows of the batch, as on rank 0.
+void masks_of_the_first_rows(Programs& programs) {
+  bool is_planted = false;
+  for (Instruction& code : programs.at(1).instructions)
+    if (code.op == "dropout" && !code.outputs.empty() && !code.outputs[0].global_offset.empty()) {
+      for (std::vector<Operand>* operands : {&code.inputs, &code.outputs})
+        for (Operand& operand : *operands)
+          if (!operand.global_offset.empty()) operand.global_offset[0] = 0;
+      is_planted = true;
+    }
+  if (!is_planted) throw std::logic_error("there is no dropout");
+}
+
+/// The gradients of the last micro-batch replace those of the others.
+void keeps_the_last_micro_batch(Programs& programs) {
+  for (Program& program : programs)
+    for (Instruction& code : program.instructions)
+      if (code.name == "layer1.matmul.grad_weight")
+        for (Operand& output : code.outputs) output.accumulate = false;
+}
+
 void change_weight(const Program& program, Executor& executor, const std::function<void(float&)>& change) {
   const Bucket& bucket = program.buckets.at(0);
   float value = 0;
@@ -271,6 +293,14 @@ std::vector<FaultCase> fault_cases() {
   add("one rank that updates with another momentum", "mlp", kMomentum, in_programs(updates_with("momentum", 0.8, 1)),
       {"weights"});
   add("updates that forget the momentum", "mlp", kMomentum, in_programs(updates_with("momentum", 0.0)), {"weights"});
+  add("a metric that counts every label twice", "classifier", kTwoRanks, in_programs([](Programs& programs) {
+        for (Program& program : programs)
+          for (ReportedMetric& metric : program.metrics) metric.scale *= 2;
+      }),
+      {"losses"});
+  add("masks of dropout of other samples", "classifier", kTwoRanks, in_programs(masks_of_the_first_rows), {"losses"});
+  add("gradients of the last micro-batch alone", "mlp", kMicroBatches, in_programs(keeps_the_last_micro_batch),
+      {"gradients", "proof"});
   // Kernels.
   add("a kernel of the plan that is off by 0.1 %", "mlp", kFourRanks, in_programs(scaled("layer2.matmul", 1.001)),
       {"gradients"});
@@ -285,6 +315,10 @@ std::vector<FaultCase> fault_cases() {
   add("an update kernel that forgets the momentum everywhere", "mlp", kMomentum,
       in_kernel(updates_with("momentum", 0.01)), {"update"});
   add("a first moment with another decay everywhere", "gpt", kAdam, in_kernel(updates_with("beta1", 0.91)), {"update"});
+  add("a weight decay that is twice as large everywhere", "gpt", kAdam, in_kernel(updates_with("weight_decay", 0.2)),
+      {"update"});
+  add("a limit of the gradients' norm that is off by 0.2 % everywhere", "gpt", kAdam,
+      in_kernel(updates_with("clip_norm", 0.501)), {"update"});
   // Memory and hardware.
   add("a rank that needs more memory than planned", "mlp", kTwoRanks, in_programs([](Programs& programs) {
         programs.at(1).arena_bytes += 4096;

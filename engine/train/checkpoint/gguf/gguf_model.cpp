@@ -1,4 +1,4 @@
-// Models of Hugging Face's format as llama.cpp names them: the settings of an architecture, and the names, order and
+// Hugging Face models under the names that llama.cpp uses: the settings of an architecture, and the names, order and
 // values of its tensors. Names and settings are those of llama.cpp's convert_hf_to_gguf.py.
 #include "engine/train/checkpoint/gguf/gguf_model.h"
 

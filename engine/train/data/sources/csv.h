@@ -31,7 +31,7 @@ struct CsvOptions {
 };
 
 /// Reads the files once to find the rows, and keeps about 4 bytes per row. Throws SpecError (dataset.path,
-/// dataset.fields) for what the files do not have; throws EnvError with file:line if one is damaged.
+/// dataset.fields) if the files lack something that is requested; throws EnvError with file:line if one is damaged.
 std::unique_ptr<Source> open_csv(const CsvOptions& options);
 
 }  // namespace trainctl

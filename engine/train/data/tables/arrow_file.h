@@ -6,7 +6,7 @@
 //   lists of numbers          numbers of a shape, of which lists without a fixed size have -1
 //   string, large_string      text
 //   binary                    bytes
-//   struct with `bytes`       bytes: an image or a sound of Hugging Face datasets
+//   struct with `bytes`       bytes: a Hugging Face image or sound
 //   dictionary                its values
 //   other structs and lists   nested
 #pragma once

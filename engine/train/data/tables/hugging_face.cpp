@@ -1,4 +1,4 @@
-// Folders that the package datasets of Hugging Face writes.
+// Folders written by the Hugging Face package `datasets`.
 #include "engine/train/data/tables/hugging_face.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Folders that the package datasets of Hugging Face writes.
+// Folders written by the Hugging Face package `datasets`.
 //
 //   save_to_disk    state.json (the Arrow files), dataset_info.json, data-00000-of-00002.arrow …
 //   a dictionary    dataset_dict.json and a folder per split
