@@ -37,12 +37,11 @@ StepTape lay_out_tape(const Program& program) {
     StepTape::Exchange exchange{.instruction = static_cast<int>(i)};
     if (!instruction.inputs.empty() && is_compared(instruction)) exchange.given_bytes = instruction.inputs[0].bytes();
     if (!instruction.outputs.empty()) exchange.received_bytes = instruction.outputs[0].bytes();
+    exchange.given = append(tape.exchanged_bytes, exchange.given_bytes);
+    exchange.received = append(tape.exchanged_bytes, exchange.received_bytes);
+    exchange.given_again = append(tape.exchanged_bytes, exchange.given_bytes);
     tape.exchanges.push_back(exchange);
   }
-  // All that is given, then all that is received, then all that is given again.
-  for (StepTape::Exchange& e : tape.exchanges) e.given = append(tape.exchanged_bytes, e.given_bytes);
-  for (StepTape::Exchange& e : tape.exchanges) e.received = append(tape.exchanged_bytes, e.received_bytes);
-  for (StepTape::Exchange& e : tape.exchanges) e.given_again = append(tape.exchanged_bytes, e.given_bytes);
   return tape;
 }
 

@@ -141,12 +141,8 @@ class PlayedCard final : public Executor {
     tape_ = tape.get();
     return tape;
   }
-  void begin_record(StepTape& tape) override {
-    if (replays_ == nullptr) recording_ = &tape;
-  }
-  void end_record() override {
-    if (replays_ == nullptr) copy_state(*tape_, tape_->after.get());
-  }
+  void begin_record(StepTape& tape) override { recording_ = &tape; }
+  void end_record() override { copy_state(*tape_, tape_->after.get()); }
 
  private:
   void copy_state(const StepTape& tape, std::byte* to) {

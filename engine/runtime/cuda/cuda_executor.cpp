@@ -158,7 +158,6 @@ CudaExecutor::~CudaExecutor() {
   if (device_is_lost) return;
   copier_.reset();
   recorder_.reset();
-  replayed_.reset();
   cudaDeviceSynchronize();
   for (std::byte* memory : registered_) cudaHostUnregister(memory);
   graphs_.reset();  // before the communicator, which waits for them
@@ -271,8 +270,8 @@ void CudaExecutor::enqueue_step(uint32_t step) {
   if (first) how.on_communication = &options_.on_communication;
   if (timed) how.times = &times_.events();
   if (left_out) how.left_out = options_.left_out->instruction;
-  how.exchanges = replayed_.get();
-  if (recorded) how.exchanges = &recorder_->begin(step_->compute());
+  how.tape = options_.replays;
+  if (recorded) how.tape = &recorder_->begin(step_->compute());
   wait_for_inputs();
   if (timed && !first && !left_out && !recorded && graphs_->in_use()) return graphs_->enqueue_timed(how);
   step_->issue(how);

@@ -80,27 +80,19 @@ bool CudaExecutor::is_copied(bool wait) {
 
 std::unique_ptr<StepTape> CudaExecutor::make_tape() {
   use_device();
-  return new_tape(program_);
+  std::unique_ptr<StepTape> tape = new_tape(program_);
+  recorder_ = std::make_unique<StepRecorder>(RankMemory(arena_, host_), *tape);
+  return tape;
 }
 
-/// The first call takes what memory is left: by then all replays have theirs. A step that replays the tape takes the
-/// exchanges from there.
 void CudaExecutor::begin_record(StepTape& tape) {
-  use_device();
-  if (options_.replays != nullptr) {
-    check(options_.replays == &tape, "a replay has one tape");
-    if (!replayed_) replayed_ = std::make_unique<ExchangeMemory>(tape, ExchangeMemory::Use::replay);
-    return replayed_->load();
-  }
-  if (!recorder_) recorder_ = std::make_unique<StepRecorder>(RankMemory(arena_, host_), tape);
-  check(&recorder_->tape() == &tape, "steps are recorded on one tape");
+  check(recorder_ != nullptr && &recorder_->tape() == &tape, "steps are recorded on the last tape that was made");
   records_next_ = true;
 }
 
 void CudaExecutor::end_record() {
-  use_device();
-  if (replayed_) return replayed_->save(step_->compute());
   check(recorder_ != nullptr && !records_next_, "the recorded step has started");
+  use_device();
   at_step(step_of_slot_[static_cast<size_t>(finished_) % step_of_slot_.size()], [&] {
     enqueue_waiting();
     recorder_->end(step_->compute());
@@ -109,7 +101,6 @@ void CudaExecutor::end_record() {
 
 bool CudaExecutor::is_recorded(bool wait) {
   use_device();
-  if (replayed_) return replayed_->is_saved(wait);
   return recorder_ == nullptr || recorder_->is_done(wait);
 }
 

@@ -11,9 +11,6 @@
 
 namespace trainctl::cuda {
 
-/// Memory of the device for a copy of that size, as long as enough is left to libraries that allocate later; else empty.
-DeviceMemory room_for_copy(int64_t bytes);
-
 class StateCopier {
  public:
   /// The memory and `to`, where the copies end, must outlive it. `to` is pinned if the driver allows it.

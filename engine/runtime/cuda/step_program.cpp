@@ -254,7 +254,7 @@ void StepProgram::enqueue(int index, const Issue& how) {
   const unsigned flags = how.capturing ? cudaEventRecordExternal : cudaEventRecordDefault;
   TimedEvents* times = how.times == nullptr ? nullptr : &(*how.times)[static_cast<size_t>(index)];
   if (times != nullptr) cuda_check(cudaEventRecordWithFlags(times->begin.get(), stream, flags), "cudaEventRecord");
-  if (how.exchanges != nullptr && communicates(instruction.opcode))
+  if (how.tape != nullptr && communicates(instruction.opcode))
     enqueue_exchange(index, bound, how);
   else if (index != how.left_out)
     enqueue_work(instruction, bound, staging_of(how));
@@ -280,15 +280,14 @@ void StepProgram::enqueue_exchange(int index, const Bound& bound, const Issue& h
       cuda_check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream),
                  "cudaMemcpyAsync of an exchange");
   };
-  const std::vector<StepTape::Exchange>& all = how.exchanges->tape().exchanges;
-  const auto exchange = std::lower_bound(all.begin(), all.end(), index,
+  const auto exchange = std::lower_bound(how.tape->exchanges.begin(), how.tape->exchanges.end(), index,
                                          [](const StepTape::Exchange& e, int i) { return e.instruction < i; });
-  check(exchange != all.end() && exchange->instruction == index, "a tape has all exchanges of a step");
-  const ExchangeMemory& memory = *how.exchanges;
-  copy(memory.at(peers_ == nullptr ? exchange->given_again : exchange->given), bound.in, exchange->given_bytes);
-  if (peers_ == nullptr) return copy(bound.out, memory.at(exchange->received), exchange->received_bytes);
+  check(exchange != how.tape->exchanges.end() && exchange->instruction == index, "a tape has all exchanges of a step");
+  std::byte* const memory = how.tape->exchanged.get();
+  copy(memory + (peers_ == nullptr ? exchange->given_again : exchange->given), bound.in, exchange->given_bytes);
+  if (peers_ == nullptr) return copy(bound.out, memory + exchange->received, exchange->received_bytes);
   enqueue_work(instruction, bound, staging_of(how));
-  copy(memory.at(exchange->received), bound.out, exchange->received_bytes);
+  copy(memory + exchange->received, bound.out, exchange->received_bytes);
 }
 
 void StepProgram::enqueue_work(const Instruction& instruction, const Bound& bound, const Staging& staging) {

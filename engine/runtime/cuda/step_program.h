@@ -19,7 +19,6 @@
 #include "engine/runtime/bound_operands.h"
 #include "engine/runtime/cuda/byte_tables.h"
 #include "engine/runtime/cuda/cuda_communicator.h"
-#include "engine/runtime/cuda/exchange_memory.h"
 #include "engine/runtime/cuda/handles.h"
 #include "engine/runtime/cuda/sample_tables.h"
 #include "engine/runtime/cuda/step_kernels.h"
@@ -59,8 +58,8 @@ class StepProgram {
     bool capturing = false;
     std::vector<TimedEvents>* times = nullptr;  ///< by instruction, to record; null: none
     const std::function<void(const Instruction&)>* on_communication = nullptr;
-    int left_out = -1;                          ///< an instruction that is not run
-    const ExchangeMemory* exchanges = nullptr;  ///< exchanges of a step that is recorded or replayed
+    int left_out = -1;               ///< an instruction that is not run
+    const StepTape* tape = nullptr;  ///< to record the exchanges of the step to, or to replay them from
   };
   void issue(const Issue& how);
   /// Runs everything but communication, one instruction after another.

@@ -22,22 +22,15 @@ std::unique_ptr<StepTape> new_tape(const Program& program) {
 }
 
 StepRecorder::StepRecorder(const RankMemory& memory, StepTape& tape)
-    : exchanges_(tape, ExchangeMemory::Use::record),
-      before_(memory, tape.state, tape.before.get()),
-      after_(memory, tape.state, tape.after.get()) {}
+    : tape_(tape), before_(memory, tape.state, tape.before.get()), after_(memory, tape.state, tape.after.get()) {}
 
-const ExchangeMemory& StepRecorder::begin(cudaStream_t compute) {
+const StepTape& StepRecorder::begin(cudaStream_t compute) {
   before_.begin(compute);
-  return exchanges_;
+  return tape_;
 }
 
-void StepRecorder::end(cudaStream_t compute) {
-  exchanges_.save(compute);
-  after_.begin(compute);
-}
+void StepRecorder::end(cudaStream_t compute) { after_.begin(compute); }
 
-bool StepRecorder::is_done(bool wait) const {
-  return exchanges_.is_saved(wait) && before_.is_done(wait) && after_.is_done(wait);
-}
+bool StepRecorder::is_done(bool wait) const { return before_.is_done(wait) && after_.is_done(wait); }
 
 }  // namespace trainctl::cuda

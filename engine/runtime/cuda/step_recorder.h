@@ -1,11 +1,10 @@
 // Records a step on a tape while the device continues: the state before and after it, by copies as those of a
-// checkpoint. The step itself records its exchanges (exchange_memory.h).
+// checkpoint. The exchanges are recorded by the step itself (StepProgram::Issue::tape).
 #pragma once
 
 #include <memory>
 
 #include "engine/compile/program.h"
-#include "engine/runtime/cuda/exchange_memory.h"
 #include "engine/runtime/cuda/state_copier.h"
 #include "engine/runtime/step_tape.h"
 
@@ -19,15 +18,15 @@ class StepRecorder {
   /// The memory and `tape` must outlive it.
   StepRecorder(const RankMemory& memory, StepTape& tape);
 
-  const StepTape& tape() const { return exchanges_.tape(); }
-  /// Records the state after the work of `compute` so far. Returns the memory for the exchanges of the step.
-  const ExchangeMemory& begin(cudaStream_t compute);
+  const StepTape& tape() const { return tape_; }
+  /// Records the state after the work of `compute` so far. Returns the tape for the step.
+  const StepTape& begin(cudaStream_t compute);
   /// The same, after the step.
   void end(cudaStream_t compute);
   bool is_done(bool wait) const;
 
  private:
-  ExchangeMemory exchanges_;
+  StepTape& tape_;
   StateCopier before_, after_;
 };
 

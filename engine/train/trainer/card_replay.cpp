@@ -86,13 +86,15 @@ void CardReplay::prepare(std::unique_ptr<StepTape> tape, const InputLayout& inpu
   });
 }
 
-/// begin_record and end_record of an executor that replays: the step takes what it receives from the tape, and what it
-/// gives is added to the tape.
 void CardReplay::load(Executor& executor, const Step& step, std::byte* inputs) const {
-  executor.begin_record(*tape_);
   for (const StateCopy& copy : tape_->state) executor.write(copy.offset, tape_->before.get() + copy.to, copy.bytes);
   check(executor.inputs().bytes == static_cast<int64_t>(step.inputs.size()), "a replay has the inputs of the step");
   std::memcpy(inputs, step.inputs.data(), step.inputs.size());
+}
+
+void CardReplay::read_state(Executor& executor, Result& result) const {
+  result.state.resize(static_cast<size_t>(tape_->state_bytes));
+  for (const StateCopy& copy : tape_->state) executor.read(copy.offset, result.state.data() + copy.to, copy.bytes);
 }
 
 /// All that the last replay gave.
@@ -110,13 +112,6 @@ void CardReplay::load(const Step& step) { load(*executor_, step, inputs_.get());
 void CardReplay::run(const Step& step) {
   executor_->start_step(inputs_.get(), step.scalars);
   replayed_.loss = executor_->finish_step();
-}
-
-void CardReplay::read_result(Executor& executor, Result& result) const {
-  executor.end_record();
-  executor.is_recorded(true);
-  result.state.resize(static_cast<size_t>(tape_->state_bytes));
-  for (const StateCopy& copy : tape_->state) executor.read(copy.offset, result.state.data() + copy.to, copy.bytes);
 }
 
 /// The result of the rank's own card.
@@ -196,7 +191,7 @@ void CardReplay::ask_third_card(const Step& step, AuditMismatch& found) {
       load(*executor, step, inputs.get());
       executor->start_step(inputs.get(), step.scalars);
       third.loss = executor->finish_step();
-      read_result(*executor, third);
+      read_state(*executor, third);
     });
   } catch (const EnvError&) {
     return;  // it has no memory left
@@ -211,7 +206,7 @@ void CardReplay::ask_third_card(const Step& step, AuditMismatch& found) {
 }
 
 std::optional<AuditMismatch> CardReplay::compare(const Step& step) {
-  read_result(*executor_, replayed_);
+  read_state(*executor_, replayed_);
   AuditMismatch found;
   found.device = "GPU";
   found.step = step.step;

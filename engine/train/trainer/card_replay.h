@@ -53,7 +53,7 @@ class CardReplay {
   };
   std::unique_ptr<Executor> executor_on(const AuditCard& card);
   void load(Executor& executor, const Step& step, std::byte* inputs) const;
-  void read_result(Executor& executor, Result& result) const;
+  void read_state(Executor& executor, Result& result) const;
   std::vector<std::byte> given_again() const;
   Result recorded(const Step& step) const;
   bool find_difference(const Step& step, const Result& replayed, AuditMismatch& found) const;
