@@ -26,7 +26,7 @@ inline Shape stored_shape(const Shape& shape, Format format) {
   return stored;
 }
 
-/// True if images of this shape, of the graph or stored, are the same bytes in both formats.
+/// True if images of this shape (that of the graph or the stored one) have the same bytes in both formats.
 inline bool same_in_both_formats(const Shape& shape, Format format) {
   const int64_t channels = shape[static_cast<size_t>(stored_dim(1, format))];
   const int64_t pixels =

@@ -32,10 +32,10 @@ struct KernelSample {
 class KernelModel {
  public:
   KernelModel() = default;
-  /// At least one sample; all with the same number of sizes.
+  /// `samples` has at least one sample; all have the same number of sizes.
   explicit KernelModel(std::vector<KernelSample> samples);
 
-  /// In a step.
+  /// The predicted time in a step.
   Seconds seconds(const std::vector<double>& sizes, const Cost& cost, std::string_view attrs = {}) const;
   /// The relative error: the standard deviation of log(measured time / seconds()).
   double error(const std::vector<double>& sizes, const Cost& cost, std::string_view attrs = {}) const;

@@ -63,7 +63,7 @@ enum class LaunchRole : uint8_t { none, product, weight_grad };
 /// it.
 struct KernelExample {
   enum class Fill : uint8_t {
-    values,      ///< random, of --dtype
+    values,      ///< random, in --dtype
     statistics,  ///< random and positive, f32 whatever --dtype: means, variances, gradients of parameters
     indices,     ///< i32: ids or labels
   };

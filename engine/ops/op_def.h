@@ -37,7 +37,7 @@ enum class InGeneration : uint8_t {
   reads_caches   ///< cached_attention
 };
 
-/// Describes how an op runs if an inner letter of its rule, of input 0, is cut. `stats` computes statistics of a rank's
+/// Describes how an op runs if an inner letter of input 0 in its rule is cut. `stats` computes statistics of a rank's
 /// part, a few numbers per row; they are gathered from the ranks that share the rows; `apply` computes the rank's part
 /// of the outputs. Nodes of a layer with the same `stats` of the same inputs share them, and recomputation does not
 /// repeat them.

@@ -26,8 +26,8 @@ struct OpFamily {
   std::initializer_list<const LossDef*> losses = {};
   std::initializer_list<const OptimizerDef*> optimizers = {};
   std::initializer_list<const MetricDef*> metrics = {};
-  /// Under which name a profile adds up its kernels. Null: of losses and optimizers as such, of products as products,
-  /// and the rest together.
+  /// Under which name a profile adds up its kernels. Null: losses, optimizers and products are parts of their own, and
+  /// all others are one part.
   const char* profile_part = nullptr;
 };
 

@@ -21,9 +21,9 @@ inline constexpr std::string_view kAverageSlot = "average";
 /// exports use them in place of the weights.
 inline constexpr std::string_view kOuterMomentumSlot = "outer_momentum";
 
-/// An optimizer whose updates use sums over all elements of a parameter, of which a rank may have a part. Its kernels
-/// have the attrs of the update, and `parameters` and `first` (placed_parameters.h). Ranks that share the parameters
-/// add up the sums, and then the norms, before the next kernel reads them.
+/// An optimizer whose updates use sums over all elements of a parameter, even where a rank has only a part of it. Its
+/// kernels have the attrs of the update, and `parameters` and `first` (placed_parameters.h). Ranks that share the
+/// parameters add up the sums, and then the norms, before the next kernel reads them.
 struct ParameterSums {
   /// in: gradient, (squared norm of all gradients), weight; out: for each parameter the elements of `states`, and one.
   const KernelDef* sums;
@@ -52,7 +52,7 @@ struct OptimizerDef {
   const KernelDef* kernel;
   Attrs (*kernel_attrs)(const Attrs& settings);
 
-  /// Names of the states kept per weight from step to step: each f32, of the weight's size, initially 0.
+  /// Names of the states kept per weight from step to step: each is f32, has the weight's size and is initially 0.
   std::vector<std::string> (*states)(const Attrs& settings);
 
   /// True if the update is only weight -= learning_rate * gradient, so that a kernel that computes a gradient can

@@ -1,6 +1,6 @@
 // Same as torch.optim.Adam and AdamW (decoupled): m += (1 - b1) (g - m); v = b2 v + (1 - b2) g^2;
 // w -= lr / bias1 * m / (sqrt(v) / sqrt(bias2) + eps). Weight decay: g += wd * w, or w *= 1 - lr * wd when decoupled.
-// With amsgrad, which has a third state, sqrt is of the largest v so far.
+// With amsgrad, sqrt(v) is replaced by the root of the largest v so far, a third state.
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/optimizer_cuda.cuh"
 

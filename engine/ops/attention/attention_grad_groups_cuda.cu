@@ -131,7 +131,7 @@ __device__ void leave_tile(int i) {
 #endif
 }
 
-/// The tiles of queries that see a block's keys, of all query heads of the group, one after another.
+/// The query tiles of all query heads of the group that see a block's keys, one after another.
 struct QueryTiles {
   const Gradient& x;
   KeysShared& shared;
@@ -342,7 +342,7 @@ __global__ void __launch_bounds__(kGroupThreads, kQueriesBlocks) queries_kernel(
 
 constexpr int kSumThreads = 256, kPacks = kFeatures / 8;
 
-/// Eight threads per row, of `padded` rows of each head.
+/// Eight threads per row; each head has `padded` rows.
 __global__ void __launch_bounds__(kSumThreads) rows_kernel(const bf16* dy, const bf16* out, const float* logs,
                                                            Heads heads, int g, int r, int t, int padded, float* to) {
   wait_for_kernel_before();

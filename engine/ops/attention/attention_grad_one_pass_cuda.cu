@@ -432,7 +432,7 @@ __global__ void __launch_bounds__(kFinishThreads) finish_kernel(const __grid_con
 
 constexpr int kSumThreads = 256, kPacks = kFeatures / 8;
 
-/// A thread for 8 features of a key, of dk and then of dv.
+/// One thread per 8 features of a key, first for dk and then for dv.
 __global__ void __launch_bounds__(kSumThreads) add_parts_kernel(const __grid_constant__ Gradient x) {
   wait_for_kernel_before();
   let_next_kernel_start();

@@ -139,7 +139,7 @@ __device__ T& shared_as() {
 /// Numbers of the block's named barriers; 0 is the one of __syncthreads().
 enum Barrier { kAll, kSlopesGroup };
 
-/// The keys of a block, and the query tiles that see them, of all heads of the group, one after another.
+/// The keys of a block, and the query tiles of all heads of the group that see them, one after another.
 struct KeysPlace {
   int group, b, g, key0, first, each;
 
@@ -429,7 +429,7 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const __grid_const
 
 constexpr int kSumThreads = 256, kSumRows = kSumThreads / 32;
 
-/// A warp per row, of whole tiles of each head.
+/// A warp per row; each head has whole tiles.
 __global__ void __launch_bounds__(kSumThreads)
     rows_kernel(const bf16* dy, const bf16* out, const float* logs, Heads heads, int g, int r, int t, int e, int tiles,
                 float* to) {

@@ -12,7 +12,7 @@ WithTerms terms_of_call(const CudaKernelCall& call, const AttentionCall& a) {
   return {a.terms, a.terms.has_bias ? ref<Mixed>(call.in[a.terms.bias_at]) : Ref<Mixed>{}, call.scalars};
 }
 
-/// The gradient of a bias, of this rank's part.
+/// The gradient of this rank's part of a bias.
 struct BiasGrad {
   BiasDims dims;
   Ref<Mixed> to;

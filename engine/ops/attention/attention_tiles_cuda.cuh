@@ -329,7 +329,7 @@ struct GradOperands {
   const float *logs, *means;
 };
 
-/// From the tiles of q, k, dy and v: p = e^(score - log) and its slope g, of one thread's elements. With kOfScores g is
+/// From the tiles of q, k, dy and v: p = e^(score - log) and its slope g for one thread's elements. With kOfScores g is
 /// the slope of the score as a sum of its terms, otherwise that of q . k.
 template <int B, int D, bool kOfScores = false, class Terms>
 __device__ void slopes(const Operands& a, const Terms& terms, const GradOperands& grad, const Place& at, int64_t row0,

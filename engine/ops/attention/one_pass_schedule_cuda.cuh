@@ -1,5 +1,6 @@
-// The order of attention's gradient in one pass (attention_grad_one_pass_cuda.cu): which block of threads computes which
-// pair of a tile of queries and a block of keys, and which turn each pair has at the sums of dq. It depends only on sizes.
+// The order of attention's gradient in one pass (attention_grad_one_pass_cuda.cu): which block of threads computes
+// which pair of a tile of queries and a block of keys, and which turn each pair has at the sums of dq. It depends only
+// on sizes.
 #pragma once
 
 #include <cstdint>
@@ -68,7 +69,7 @@ struct OnePassSchedule {
     }
     return walk;
   }
-  /// Returns when the block comes to a tile it sees, of one of the heads.
+  /// Returns when the block processes a tile of one of the heads that it sees.
   __device__ int time(int block, int head, int tile) const {
     int earlier = 0;
     for (int pass = block / columns - 1; pass >= 0; --pass) earlier += count(this->block(column_of(block), pass));

@@ -1,5 +1,5 @@
-// Shared by the attention gradients that multiply keys by queries: score tiles of 64 keys (rows) by 64 queries (columns)
-// in the registers of four warps, and the barriers and copies with which warps pass data to one another.
+// Shared by the attention gradients that multiply keys by queries: score tiles of 64 keys (rows) by 64 queries
+// (columns) in the registers of four warps, and the barriers and copies with which warps pass data to one another.
 #pragma once
 
 #include "engine/ops/attention/head_copies_cuda.cuh"
@@ -133,7 +133,7 @@ __device__ inline void slope(const float* means, const Lane& lane, const float (
   }
 }
 
-/// Rounded sums, times `scale`, of `rows` rows and `features` columns.
+/// Rounded sums times `scale`, with `rows` rows and `features` columns.
 template <int N>
 __device__ void write_sums(const float (&d)[N], float scale, const Lane& lane, bf16* to, int64_t step, int rows,
                            int features) {

@@ -192,7 +192,7 @@ struct Choice {
 };
 
 /// A weight gradient without the library: its only deterministic engine does not split the windows over blocks, and so
-/// leaves most of the GPU idle. In the place of an engine's name:
+/// leaves most of the GPU idle. These stand for it where the name of an engine is expected:
 constexpr const char *kTiles = "tiles", *kProduct = "product";
 
 /// Returns whether it is one product of two matrices: windows of a pixel, in place.
@@ -302,7 +302,7 @@ std::vector<Candidate> candidates_of(const ConvProblem& problem, size_t most, st
   return candidates;
 }
 
-/// Operands of the same sizes, aligned alike, in memory of their own.
+/// Operands with the same sizes and alignment, in separate memory.
 ConvProblem copy_of(const ConvProblem& problem, cuda::Trial& trial) {
   ConvProblem copy = problem;
   const auto replace = [&](TensorArg& tensor) {

@@ -73,7 +73,7 @@ __device__ void multiply(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// The part of dy that a thread copies to shared memory: one column of chunks, of every kStep-th window.
+/// The part of dy that a thread copies to shared memory: one column of chunks from every kStep-th window.
 template <int kRows>
 struct DyCopies {
   static constexpr int kChunks = kRows / 8, kStep = kConvTileThreads / kChunks;
@@ -101,7 +101,7 @@ struct DyCopies {
   }
 };
 
-/// The part of x that a thread copies: one column of pieces of kVector channels, of every kStep-th window.
+/// The part of x that a thread copies: one column of pieces of kVector channels from every kStep-th window.
 template <int kVector>
 struct XCopies {
   static constexpr int kPieces = kCols / kVector, kStep = kConvTileThreads / kPieces, kChunks = kCols / 8;

@@ -192,7 +192,7 @@ inline __global__ void __launch_bounds__(32 * kAdders) add_norm_grads_kernel(Nor
 
 // Launchers
 
-/// The operands as the kernels have them, of the type T that all have.
+/// The operands as the kernels access them; all have the type T.
 template <bool kCentred, class T>
 NormGradOperands<T> norm_grad_operands(const NormGradCall<CudaKernelCall>& grad, const TensorArg* gamma) {
   const std::vector<TensorArg>& in = grad.plain.in;

@@ -12,7 +12,7 @@ struct CudaClip {
   float norm = 0;                       ///< the largest global norm; 0: no clipping by norm
   float value = 0;                      ///< the largest absolute value of an element; 0: no clipping by value
   bool skips_not_finite = false;        ///< a step whose gradients are not all finite changes nothing
-  const float* squared_norm = nullptr;  ///< [1], of all gradients of the job
+  const float* squared_norm = nullptr;  ///< [1], over all gradients of the job
   GradientScale gradients = {};
 
   static CudaClip of(const CudaKernelCall& call) {

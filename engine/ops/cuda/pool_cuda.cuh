@@ -1,5 +1,5 @@
-// Shared by the pools: one thread per element, of consecutive channels or columns. Sums and searches are sequential, so
-// the same bits come out each time.
+// Shared by the pools: one thread per element; consecutive threads have consecutive channels or columns. Sums and
+// searches are sequential, so the same bits come out each time.
 #pragma once
 
 #include "engine/ops/cuda/launch_cuda.h"
@@ -9,7 +9,7 @@ namespace trainctl {
 
 /// One side of the windows; offsets of pixels are in elements.
 struct PoolSide {
-  int32_t size, windows;  ///< pixels of x, of y
+  int32_t size, windows;  ///< pixels of x and of y
   int32_t kernel, stride, before, after;
   int32_t dilation = 1;
 

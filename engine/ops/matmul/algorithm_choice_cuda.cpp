@@ -10,7 +10,7 @@
 namespace trainctl::cuda {
 namespace {
 
-/// In hexadecimal.
+/// Returns the algorithm's bytes in hexadecimal.
 std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
   unsigned char bytes[sizeof(algorithm.data)];
   std::memcpy(bytes, algorithm.data, sizeof(bytes));

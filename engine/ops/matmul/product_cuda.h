@@ -45,7 +45,7 @@ struct Product {
   bool accumulate = false;
   /// With accumulate: C -= *descend * the product. In device memory, read at each run.
   const float* descend = nullptr;
-  /// Sums over k, or null: of op(A) [m], of op(B) [n], in C's type. `descend` holds for them too.
+  /// Sums over k of op(A) [m] and op(B) [n] in C's type, or null. `descend` applies to them too.
   void* a_sums = nullptr;
   void* b_sums = nullptr;
   bool sums_accumulate = false;

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kExpertThreads)
   set(to, at, sum + (adds ? value(to, at) : 0.0f));
 }
 
-/// a, du and the gradient of the pair's weight, of u and da. A block computes one row.
+/// Computes a, du and the gradient of the pair's weight from u and da. A block computes one row.
 __global__ void __launch_bounds__(kExpertThreads)
     activate_grad_kernel(ExpertActivation activation, ExpertRowsRef rows, int experts, int64_t hidden,
                          Ref<Mixed> weights, Ref<Mixed> u, Ref<Mixed> da, Ref<Mixed> a, Ref<Mixed> du,

@@ -2,8 +2,8 @@
 // a tile of 64 x 128 numbers of one expert, 32 terms at a time; the terms of the next step are loaded to registers
 // while the current ones, in one of two buffers of shared memory, are multiplied. A warp has 32 x 32 numbers.
 //
-// An operand is stored in shared memory as it lies in memory: by terms [line][32 terms], or by lines [term][lines], of
-// which ldmatrix reads transposed 8 x 8 blocks. The padding keeps 8 rows in different banks.
+// An operand has the same order in shared memory as in memory: by terms [line][32 terms], or by lines [term][lines],
+// from which ldmatrix reads transposed 8 x 8 blocks. The padding keeps 8 rows in different banks.
 #pragma once
 
 #include "engine/ops/cuda/vector_cuda.cuh"

@@ -52,7 +52,7 @@ __device__ inline void find_tiles(Shared& shared, const int* starts, int experts
 /// A tile of a unit: `count` rows of one expert from row `first` on, and a tile of columns.
 struct RowsTile {
   int expert, first, count, column_tile;
-  bool shares;  ///< the other tile of the pair is of the same expert
+  bool shares;  ///< the other tile of the pair belongs to the same expert
 
   RowsTile() = default;
   /// Called by whole warps.
@@ -233,7 +233,7 @@ struct RowsResults {
   }
 };
 
-/// act(gate), times `other` if the function is gated, of 8 numbers each.
+/// act(gate), times `other` if the function is gated, for 8 numbers each.
 template <ExpertActivation A>
 __device__ uint4 activated(const uint4& gate, const uint4& other) {
   float g[8], o[8];

@@ -6,7 +6,7 @@
 namespace trainctl {
 namespace {
 
-/// The classes of this rank, of all.
+/// This rank's part of the classes.
 struct Classes {
   int64_t first = 0, all = 0;
   Divisor packs;  ///< packs per row of this rank's classes
@@ -32,8 +32,9 @@ __global__ void __launch_bounds__(kMapThreads)
     const int64_t column = int64_t{base_pack + local - row * classes.packs.by} * V;
     const int32_t id = ids[base_row + row];
     if (id < 0 || id >= classes.all)
-      data_is_wrong("one_hot: the data contains a class that is out of range; set classes to a number greater than "
-                    "the largest class");
+      data_is_wrong(
+          "one_hot: the data contains a class that is out of range; set classes to a number greater than "
+          "the largest class");
     const int64_t place = id - classes.first - column;
     float v[V];
 #pragma unroll

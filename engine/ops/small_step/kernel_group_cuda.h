@@ -21,8 +21,8 @@ std::optional<CudaKernel> prepare_group(std::span<const GroupedKernel> kernels);
 
 namespace cuda {
 
-/// Weight gradients, or SGD steps fused with them, that do not depend on one another. Null: the group is of another
-/// kind, or does not fit.
+/// Weight gradients, or SGD steps fused with them, that do not depend on one another. Null: the group has another kind,
+/// or does not fit.
 std::optional<CudaKernel> prepare_weight_grads(std::span<const GroupedKernel> kernels);
 
 }  // namespace cuda

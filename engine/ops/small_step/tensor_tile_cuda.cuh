@@ -180,8 +180,8 @@ struct TileShare {
   __device__ int stages() const { return max((end - k0 + T::kStage - 1) / T::kStage, 1); }
   __device__ float* came() const { return shared + T::kCame; }
   __device__ float* rows_inbox() const { return shared + T::kRowInbox + threadIdx.x; }
-  /// C's previous values or the bias, and relu's results, are in shared memory in the order of the share: a thread reads
-  /// the values that it copied itself.
+  /// C's previous values or the bias, and relu's results, are in shared memory in the order of the share: a thread
+  /// reads the values that it copied itself.
   __device__ const float* added() const { return p.finish.accumulate ? p.finish.c + c_step : p.finish.bias; }
   __device__ float* old() const { return shared + T::kExtras; }
   __device__ float* results() const { return shared + (blocks > 1 ? T::kExtras + 4 * share : T::kInbox); }
@@ -312,8 +312,8 @@ __device__ void TileShare<T>::exchange_sums(float row_sum, float col_sum) const 
 #pragma unroll 2
     for (int four = thread; four < T::kFours; four += T::kThreads) {
       const int to = four * blocks / T::kFours;  // the block that finishes it
-      send(to, shared + T::kInbox + (block * share + four - to * share) * 4,
-           sum_of_groups(Place<T>(four, 0, 0).local), came());
+      send(to, shared + T::kInbox + (block * share + four - to * share) * 4, sum_of_groups(Place<T>(four, 0, 0).local),
+           came());
     }
     if (sums_a && thread < T::kM) send(0, rows_inbox() + block * (T::kM + T::kN), row_sum, came());
     if (sums_b && thread < T::kN) send(0, rows_inbox() + block * (T::kM + T::kN) + T::kM, col_sum, came());
@@ -356,8 +356,8 @@ __device__ void TileShare<T>::finish(float scale) const {
   }
 }
 
-/// Computes tile [row0, col0] of matrix z of C. Called by all threads of all `blocks` blocks of a cluster, of which this
-/// is number `block`, with T::kShared bytes of `shared` memory. Waits for the preceding kernel.
+/// Computes tile [row0, col0] of matrix z of C. Called by all threads of the `blocks` blocks of a cluster with
+/// T::kShared bytes of `shared` memory. `block`: this block's number. Waits for the preceding kernel.
 template <class T>
 __device__ void make_tile(const TileProduct& p, int64_t z, int row0, int col0, int block, int blocks, float* shared) {
   const TileShare<T> own(p, z, row0, col0, block, blocks, shared);

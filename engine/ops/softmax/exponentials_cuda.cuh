@@ -20,7 +20,7 @@ inline constexpr float kLowest = -3.402823466e38f;  // finite: -inf - -inf is Na
 
 /// Sum of e^x relative to e^top (Milakov and Gimelshein 2018); top is the largest x so far, or a little more. The
 /// exponent of 2 is one fused operation, x * log2e - t, t = top * log2e rounded to f32. That rounding shifts all
-/// exponents alike; but if top is far() from 0 the shift exceeds the range of exponents, or t overflows. There the
+/// exponents equally; but if top is far() from 0, the shift exceeds the range of exponents, or t overflows. There the
 /// exponent is x - top: 0, or so far below 0 that the base does not matter.
 struct Exponentials {
   float top = kLowest;
@@ -114,7 +114,8 @@ struct Exponentials {
   float unit_ = 1, top_in_units_ = kLowest;
 };
 
-/// The sum of row `row` from those of its parts: stats [parts, rows, numbers], of which the first two are (top, sum).
+/// The sum of row `row` from those of its parts: stats [parts, rows, numbers], where the first two numbers are (top,
+/// sum).
 __device__ inline Exponentials exponentials_of_parts(const float* stats, int parts, int64_t rows, int numbers,
                                                      int64_t row) {
   Exponentials all;

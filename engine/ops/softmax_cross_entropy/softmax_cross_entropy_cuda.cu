@@ -15,7 +15,8 @@ constexpr float kLn2 = 0.6931471805599453f;
 /// A row's loss from the exponentials of the classes other than the label's, and from the label's logit: `off` is its
 /// exponent relative to them, and of_label's power of two is power_of_label.
 __device__ double row_loss(const Exponentials& others, float of_label, float off, float power_of_label) {
-  // No cancellation for a likely label. Far from 0, `off` is not a power of two's exponent, or is beyond f32.
+  // The difference avoids cancellation for a likely label. Far from 0, `off` is not a power of two's exponent, or is
+  // beyond f32.
   const bool far = others.far() || off < -1e30f;
   const double below_top = far ? double{others.top} - of_label : double{-off * kLn2};
   return power_of_label > others.sum ? log1pf(others.sum * power_of_two(-off))

@@ -25,9 +25,9 @@ struct HybridShards {
   Shape offset(TensorId tensor, Shape shape, int rank_in_stage) const;
 };
 
-/// Parameters, states and gradients of parameters count as whole: kernels index the local shard. So does a dim of
-/// which the ranks have no regular shards, for example one gathered from ranks that have the same shard.
-/// `variables`: layouts of parameters and states, by tensor (hybrid_layouts).
+/// Parameters, states and gradients of parameters count as whole: kernels index the local shard. So does a dim without
+/// regular shards, for example one gathered from ranks that have the same shard. `variables`: layouts of parameters and
+/// states, by tensor (hybrid_layouts).
 HybridShards hybrid_shards(const Graph& graph, const std::vector<Layout>& variables, const Mesh& mesh, bool full_batch);
 
 }  // namespace trainctl

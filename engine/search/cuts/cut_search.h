@@ -1,5 +1,5 @@
 // The cuts of all layers of a network on the ranks of one stage: the least sum of kernels and redistributions (Traffic)
-// over a stated space, exactly. Layers at the same place of repeated blocks are cut alike.
+// over a stated space, exactly. Layers at the same place of repeated blocks have the same cuts.
 #pragma once
 
 #include <string>

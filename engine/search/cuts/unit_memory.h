@@ -9,7 +9,7 @@
 
 namespace trainctl {
 
-/// Bytes of a unit's outputs that a backward pass reads, of its inputs from the data set, and of its parameters.
+/// The bytes of a unit's outputs that a backward pass reads, its inputs from the data set, and its parameters.
 struct UnitMemory {
   struct Part {
     double bytes = 0;
