@@ -241,7 +241,7 @@ std::optional<std::string> over_memory_of(const PlannedJob& job, const std::vect
   const Program& most = largest_program(programs);
   const Memory& m = most.memory;
   if (m.total() <= holder.bytes) return std::nullopt;
-  return "plan: rank " + std::to_string(most.rank) + " needs " + format_bytes(m.total()) + ", " + holder.name + " " +
+  return "rank " + std::to_string(most.rank) + " needs " + format_bytes(m.total()) + ", " + holder.name + " " +
          format_bytes(holder.bytes) + (holder.note.empty() ? "" : " " + holder.note) + " (" + to_string(m) + ")\n  " +
          MemoryAdvice(job, holder.bytes).text();
 }
@@ -263,7 +263,8 @@ void require_machine_memory(const PlannedJob& job, const std::vector<Program>& p
 }
 
 void require_memory_limit(const PlannedJob& job, const std::vector<Program>& programs) {
-  if (const auto message = over_memory_limit(job, programs)) throw EnvError(*message);
+  if (const auto message = over_memory_limit(job, programs))
+    throw SpecError(job.spec.position("parallel.max_memory"), "parallel.max_memory", *message);
 }
 
 }  // namespace trainctl

@@ -18,7 +18,7 @@ struct MemoryHolder {
 
 /// Nothing if every rank fits. Else the message: what is too much, by kind, and which changes of the job would
 /// fit (each is planned to find out):
-///   plan: rank 3 needs 91.2 GiB, parallel.max_memory is 78.0 GiB (weights 24.1 GiB, …)
+///   rank 3 needs 91.2 GiB, parallel.max_memory is 78.0 GiB (weights 24.1 GiB, …)
 ///     set parallel.optimizer_shard.level: 2 (48.9 GiB), or parallel.recompute: ['h.*.norm1'] (62.0 GiB, 13.0 ms slower)
 std::optional<std::string> over_memory_limit(const PlannedJob& job, const std::vector<Program>& programs);
 /// The same for another limit.
@@ -28,7 +28,7 @@ std::optional<std::string> over_memory_of(const PlannedJob& job, const std::vect
 /// Throws SpecError at launch.machine, with the same advice, if a rank needs more than a device of the machine has.
 void require_machine_memory(const PlannedJob& job, const std::vector<Program>& programs);
 
-/// Throws that message as an EnvError.
+/// Throws SpecError at parallel.max_memory with that message.
 void require_memory_limit(const PlannedJob& job, const std::vector<Program>& programs);
 
 }  // namespace trainctl

@@ -46,7 +46,7 @@ TEST_CASE("a plan over parallel.max_memory is refused with what it needs and a c
   CHECK(message->find("optimizer 512.0 KiB") != std::string::npos);
   CHECK(message->find("parallel.max_memory is 900.0 KiB") != std::string::npos);
   CHECK(message->find("set parallel.optimizer_shard.level: 1 (") != std::string::npos);
-  CHECK_THROWS_AS(require_memory_limit(job, compile_all(job)), EnvError);
+  CHECK_THROWS_AS(require_memory_limit(job, compile_all(job)), SpecError);
 }
 
 TEST_CASE(

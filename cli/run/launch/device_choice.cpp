@@ -62,7 +62,7 @@ std::vector<CudaDevice> gpus_of_ranks(const PlannedJob& job, const RankClasses& 
     const CudaDevice& gpu = gpus[static_cast<size_t>(r)];
     const MemoryHolder holder{fmt::format("gpu {} ({}) has", gpu.index, gpu.name),
                               std::max<int64_t>(gpu.free_bytes - kOfLibraries, 1), "free besides CUDA's own"};
-    if (const auto message = over_memory_of(job, {classes.of_rank(r)}, holder)) throw EnvError(*message);
+    if (const auto message = over_memory_of(job, {classes.of_rank(r)}, holder)) throw EnvError("plan: " + *message);
   }
   return gpus;
 }
