@@ -44,8 +44,8 @@ struct SumsTile {
 /// warp gathers 32 rows in both steps, whose tokens its lanes hold.
 struct SumsPart {
   int row = 0, line = 0, column = 0, steps = 0;
-  int token = -1;  ///< that of one of the rows; -1: none
-  int packs = -1;  ///< those of `tokens` before it
+  int token = -1;  ///< the token of one of the rows; -1: none
+  int packs = -1;  ///< the number of packs of `tokens` before that token; -1: none
 
   static constexpr int kRowsOfThread = kTerms / 16, kSteps = 32 / (4 * kRowsOfThread);
 
