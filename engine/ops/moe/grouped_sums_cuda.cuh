@@ -45,7 +45,7 @@ struct SumsTile {
 struct SumsPart {
   int row = 0, line = 0, column = 0, steps = 0;
   int token = -1;  ///< the token of one of the rows; -1: none
-  int packs = -1;  ///< packs of `tokens` before it
+  int packs = -1;  ///< the number of packs of `tokens` before that token; -1: none
 
   static constexpr int kRowsOfThread = kTerms / 16, kSteps = 32 / (4 * kRowsOfThread);
 

@@ -35,7 +35,7 @@ struct alignas(1024) Shared {
   unsigned char a[kStages][kABytes], b[kStages][kBBytes];
   unsigned char out[kGroups][kSlots][kSquareBytes];
   alignas(8) float here[kStages][2], left[kStages][2];
-  int tiles[kMostExperts + 1];  ///< per expert, the first tile of rows, or in sums_kernel the first row
+  int tiles[kMostExperts + 1];  ///< the first tile of rows of each expert; in sums_kernel its first row
 
   __device__ static Shared& get() {
     extern __shared__ unsigned char bytes[];
@@ -148,7 +148,7 @@ __device__ inline void arrive_after_packs(float* barrier) {
 #endif
 }
 
-// Copies boxes to memory, without the elements beyond the operand.
+// Copies to memory, of boxes without what is beyond the operand.
 
 template <bool Adds>
 __device__ void box_to_memory(const CUtensorMap& map, int x, int y, int z, const unsigned char* from) {
