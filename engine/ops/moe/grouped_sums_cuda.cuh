@@ -45,7 +45,7 @@ struct SumsTile {
 struct SumsPart {
   int row = 0, line = 0, column = 0, steps = 0;
   int token = -1;  ///< that of one of the rows; -1: none
-  int packs = -1;  ///< those of `tokens` before it
+  int packs = -1;  ///< the packs before its token in `tokens`
 
   static constexpr int kRowsOfThread = kTerms / 16, kSteps = 32 / (4 * kRowsOfThread);
 

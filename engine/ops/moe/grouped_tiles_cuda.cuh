@@ -35,7 +35,7 @@ struct alignas(1024) Shared {
   unsigned char a[kStages][kABytes], b[kStages][kBBytes];
   unsigned char out[kGroups][kSlots][kSquareBytes];
   alignas(8) float here[kStages][2], left[kStages][2];
-  int tiles[kMostExperts + 1];  ///< of each expert the first tile of rows, or in sums_kernel the first row
+  int tiles[kMostExperts + 1];  ///< the first tile of rows of each expert, or its first row in sums_kernel
 
   __device__ static Shared& get() {
     extern __shared__ unsigned char bytes[];
