@@ -34,13 +34,13 @@ std::vector<PlanCase> several_outputs_cases() {
         "2], [2, 1, 2], [2, 1, 2]]}"}},
       {"joined_images: channels last, channels cut and exchanged, 2 ranks",
        "joined_images",
-       {},
+       {"train.epochs=50"},
        {ranks(2), kSemi,
         "parallel.strategies={joined: [[1, 2, 1, 1], [1, 2, 1, 1]], parts: [[1, 2, 1, 1]], back: [[1, 2, 1, 1], [1, 2, "
         "1, 1]]}"}},
       {"joined_images: channels last, batch, channels and rows cut, 4 ranks",
        "joined_images",
-       {},
+       {"train.epochs=50"},
        {ranks(4), kSemi,
         "parallel.strategies={joined: [[2, 2, 1, 1], [2, 2, 1, 1]], parts: [[1, 4, 1, 1]], back: [[1, 1, 4, 1], [1, 1, "
         "4, 1]]}"}},
