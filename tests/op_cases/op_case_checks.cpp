@@ -143,6 +143,16 @@ double slope_error(const std::vector<double>& got, const std::vector<double>& ex
   return worst / largest;
 }
 
+/// The root mean square of the errors, relative to the largest derivative. Roundings are independent, so their mean is
+/// far below the largest one; the mean error of a wrong formula is not.
+double mean_slope_error(const std::vector<double>& got, const std::vector<double>& expected,
+                        const std::vector<double>& derivatives) {
+  double squares = 0, largest = 1e-30;
+  for (size_t i = 0; i < got.size(); ++i) squares += (got[i] - expected[i]) * (got[i] - expected[i]);
+  for (const double derivative : derivatives) largest = std::max(largest, std::fabs(derivative));
+  return std::sqrt(squares / static_cast<double>(std::max<size_t>(got.size(), 1))) / largest;
+}
+
 /// With every_nth(), at least one of the permitted cuts in one of the two types, if there are any. Different rows begin
 /// at different ones.
 std::vector<Cuts> tried_cuts(const OpCase& row, const Graph& graph, DType floats) {
@@ -221,6 +231,8 @@ void check_backward(const OpCase& row, const CaseRun& run) {
     const double roundings =
         run.floats == DType::f32 ? 1.0 : std::sqrt(double(gradient.size() + 1) / double(ways.size() + 1));
     CHECK_MESSAGE(off <= roundings * run.tolerance(10 * row.tolerance), row.name());
+    if (!vanishes)
+      CHECK_MESSAGE(mean_slope_error(slopes, expected, gradient) <= run.tolerance(10 * row.tolerance), row.name());
   }
 }
 

@@ -179,7 +179,8 @@ using Op = ElementwiseOp;
 constexpr Step kX0{Op::input, 0}, kX1{Op::input, 1}, kX2{Op::input, 2}, kTo0{Op::output, 0}, kTo1{Op::output, 1};
 constexpr Step kSilu{Op::unary, 0, Unary::silu}, kSiluGrad{Op::unary_grad, 0, Unary::silu};
 
-/// Chains with products in bf16 on tensor cores (product_chain_cuda.cu); empty: this chain has none.
+/// Runs chains with products in bf16 on tensor cores (product_chain_cuda.cu). Empty: the chain has no products, or ones
+/// that this kernel does not support.
 std::optional<CudaKernel> prepare_product_chain(const CudaKernelCall& call, const Chain& chain,
                                                 const std::vector<bool>& is_large);
 

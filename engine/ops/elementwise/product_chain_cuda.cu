@@ -1,8 +1,8 @@
 // Element-wise chains with products p q of few terms (an adapter's), in bf16. A warp computes 16 rows x 32 columns at a
 // time: the products by mma.sync m16n8k16, whose results stay in registers, and then the chain on them. The block keeps
-// p and the fragments of q in shared memory while it passes over up to 96 rows. In chains that kernels are compiled
-// for, each thread requests its own packs of the large operands one or two passes ahead, through a ring in shared
-// memory.
+// p and the fragments of q in shared memory while it passes over up to 96 rows (64 if products have more than 16
+// terms). In chains that kernels are compiled for, each thread requests its own packs of the large operands one or two
+// passes ahead, through a ring in shared memory.
 //
 // The columns of the four 8-wide tiles of a product are interleaved, so that a thread has 8 adjacent columns of rows
 // lane / 4 and lane / 4 + 8, one pack of every large operand each:
@@ -106,8 +106,9 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks<kStepsOfTerms, kKnown>)
   auto& memory = *reinterpret_cast<Shared*>(bytes);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int group = lane / 4, term = lane % 4 * 2;
-  const int64_t first_column = (int64_t{blockIdx.x} * kWarps + warp) * kColumns;
-  const int64_t first_row = int64_t{blockIdx.y} * place.passes * kRows;
+  const unsigned row_block = blockIdx.x / place.across, column_block = blockIdx.x - row_block * place.across;
+  const int64_t first_column = (int64_t{column_block} * kWarps + warp) * kColumns;
+  const int64_t first_row = int64_t{row_block} * place.passes * kRows;
   const bool has_columns = first_column < place.columns;
   const int rows = static_cast<int>(min(place.rows - first_row, int64_t{place.passes} * kRows));
   const int64_t first = (first_row + group) * place.columns + first_column + lane % 4 * 8;
@@ -252,8 +253,9 @@ CudaKernel launch_product_chain(const CudaKernelCall& call, const Chain& chain, 
   for (size_t k = 0; k < call.in.size(); ++k)
     if (place.large >> k & 1) large.in[k] = ref<bf16>(call.in[k]);
   for (size_t k = 0; k < call.out.size(); ++k) large.out[k] = ref<bf16>(call.out[k]);
-  const dim3 grid(static_cast<unsigned>(ceil_div(place.columns, kWarps * kColumns)),
-                  static_cast<unsigned>(ceil_div(place.rows, int64_t{kRows} * place.passes)));
+  const int64_t blocks = place.across * ceil_div(place.rows, int64_t{kRows} * place.passes);
+  check(blocks < int64_t{1} << 31, "a chain with products has too many elements for one kernel");
+  const auto grid = static_cast<unsigned>(blocks);
   const auto kernel = product_chain_kernel<kStepsOfTerms, kKnown>;
   constexpr int kBytes = sizeof(MemoryOf<kStepsOfTerms, kKnown>);
   static_assert(kBlocks<kStepsOfTerms, kKnown> * (kBytes + 1024) <= 228 * 1024, "blocks share a multiprocessor");
@@ -274,11 +276,12 @@ CudaKernel launch_known_chain(const CudaKernelCall& call, const Chain& chain, co
 
 std::optional<CudaKernel> prepare_product_chain(const CudaKernelCall& call, const Chain& chain,
                                                 const std::vector<bool>& is_large) {
-  Place place{call.out[0].size() / chain.columns, chain.columns};
+  Place place{.rows = call.out[0].size() / chain.columns, .columns = chain.columns};
+  place.across = static_cast<unsigned>(ceil_div(place.columns, kWarps * kColumns));
   int terms = 0;
   for (int k = 0; k < chain.num_products; ++k) {
     const Factors& f = chain.products[k];
-    if (!f.p.is_bf16 || !f.q.is_bf16 || f.terms % 8 != 0) return std::nullopt;
+    if (!f.p.is_bf16 || !f.q.is_bf16 || f.terms == 0 || f.terms % 8 != 0) return std::nullopt;
     terms = std::max(terms, f.terms);
   }
   for (size_t k = 0; k < call.in.size(); ++k)
@@ -291,7 +294,7 @@ std::optional<CudaKernel> prepare_product_chain(const CudaKernelCall& call, cons
   if (!built_for_hopper() || accumulates || place.columns % kColumns != 0 || terms > kMostSteps * kTermsOfStep)
     return std::nullopt;
   // Blocks pass over all rows that they have room for, unless there would then be too few blocks.
-  const int64_t blocks = ceil_div(place.columns, kWarps * kColumns) * ceil_div(place.rows, kRows);
+  const int64_t blocks = place.across * ceil_div(place.rows, kRows);
   const auto launch_with = [&]<int kStepsOfTerms>(std::integral_constant<int, kStepsOfTerms>) {
     const int64_t passes = blocks / (int64_t{12} * multiprocessors());
     place.passes = static_cast<int>(std::clamp<int64_t>(passes, 1, kMostPasses<kStepsOfTerms>));

@@ -20,8 +20,9 @@ constexpr int kRing = kStepsOfTerms == 1 ? 3 : 2;
 
 struct Place {
   int64_t rows = 0, columns = 0;
-  int passes = 1;      ///< passes of 16 rows, per block
-  unsigned large = 0;  ///< bit k: input k is large
+  unsigned across = 1;  ///< blocks side by side; consecutive blocks are in the same rows
+  int passes = 1;       ///< passes of 16 rows, per block
+  unsigned large = 0;   ///< bit k: input k is large
 };
 
 __device__ inline void multiply(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {

@@ -38,7 +38,7 @@ bool has_8_bit_numbers(const KernelCase& row) {
 }
 
 bool is_large(const KernelCase& row) {
-  constexpr int64_t kLarge = 10'000;
+  constexpr int64_t kLarge = 12'000;
   const auto large = [](const CaseOperand& operand) { return num_elements(operand.shape) > kLarge; };
   return std::any_of(row.in.begin(), row.in.end(), large) || std::any_of(row.out.begin(), row.out.end(), large);
 }
