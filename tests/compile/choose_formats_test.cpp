@@ -95,3 +95,16 @@ TEST_CASE("tensors that are sent or redistributed stay channels last, and the pr
           CHECK(i.inputs[0].format == Format::channels_last);
   }
 }
+
+TEST_CASE("a split of an image into more parts than a mask has bits runs on the declared layout") {
+  const Program program = programs("[3, 8, 8]",
+                                   "  - {name: a, type: conv2d, channels: 33, kernel: 3}\n"
+                                   "  - {name: s, type: split, dim: 1, parts: 33}\n"
+                                   "  - {name: j, type: concat, dim: 1, inputs: [s.0, s.32]}\n"
+                                   "  - {name: b, type: conv2d, channels: 8, kernel: 2}\n")[0];
+  for (const Instruction& i : program.instructions) {
+    if (i.op != "split") continue;
+    REQUIRE(i.outputs.size() == 33);
+    for (const Operand& part : i.outputs) CHECK(part.format == Format::declared);
+  }
+}

@@ -107,6 +107,39 @@ TEST_CASE("threads share a matrix product, rows or columns, without a gap") {
   check_products("3 threads", cpu::prepare_product, 3);
 }
 
+TEST_CASE("a matrix product has the same bits with any number of threads") {
+  for (const Sizes& s : {Sizes{512, 512, 512}, Sizes{96, 1300, 300}, Sizes{700, 64, 1100}}) {
+    const auto a = random_values(s.m * s.k, 1), b = random_values(s.k * s.n, 2);
+    for (const auto& [transpose_a, transpose_b] : {std::pair{false, false}, {true, false}, {false, true}}) {
+      std::vector<float> first;
+      for (const int threads : {1, 2, 3}) {
+        std::vector<float> c(static_cast<size_t>(s.m * s.n));
+        cpu::Product p{.m = s.m, .n = s.n, .k = s.k, .a = a.data(), .b = b.data(), .c = c.data()};
+        p.transpose_a = transpose_a;
+        p.transpose_b = transpose_b;
+        p.threads = threads;
+        cpu::prepare_product(p)();
+        if (threads == 1) first = c;
+        CHECK_MESSAGE(c == first, fmt::format("[{}, {}] x [{}, {}], transposes {} {}, {} threads", s.m, s.k, s.k, s.n,
+                                              transpose_a, transpose_b, threads));
+      }
+    }
+  }
+}
+
+TEST_CASE("the scratch memory of a product is enough for one of fewer terms") {
+  for (const cpu::Tiles* tiles : {fours(), cpu::tiles_avx2(), cpu::tiles_avx512()}) {
+    if (tiles == nullptr) continue;
+    for (const bool transpose_a : {false, true}) {
+      cpu::Product p{.m = 128, .n = 256, .k = 300, .transpose_a = transpose_a};
+      p.a_row = transpose_a ? p.m : p.k;
+      p.b_row = p.c_row = p.n;
+      const int64_t floats = tiles->scratch_floats(p);
+      for (p.k = 1; p.k < 300; ++p.k) CHECK(tiles->scratch_floats(p) <= floats);
+    }
+  }
+}
+
 TEST_CASE("a batch of products shares or steps its right side") {
   for (const bool shared : {false, true}) {
     const int64_t batch = 3, m = 5, n = 18, k = 7;

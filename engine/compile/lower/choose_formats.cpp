@@ -45,6 +45,8 @@ class FormatChoice {
   std::optional<ChannelsLast> form_of(const Node& node) const {
     const OpDef& op = get_op(node.op);
     if (op.kernel.channels_last == nullptr || op.is_view || op.collective) return {};
+    constexpr size_t kBitsOfMask = 32;
+    if (node.inputs.size() > kBitsOfMask || node.outputs.size() > kBitsOfMask) return {};
     std::vector<TensorInfo> inputs;
     for (TensorId t : node.inputs) inputs.push_back({graph_.tensors[t].shape, graph_.tensors[t].dtype});
     const std::optional<ChannelsLast> form = op.kernel.channels_last(inputs, node.attrs);

@@ -1,7 +1,9 @@
-// Workers that sleep between kernels: each run increments `round_`, and the last worker to finish wakes the caller.
+// Workers that sleep between kernels: each run increments the `round` of its workers, and the last worker to finish
+// wakes the caller.
 // Both sides look for a change a short time before they sleep, because waking a thread takes as long as a small kernel.
 #include "engine/ops/cpu/threads_cpu.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -41,10 +43,12 @@ class Workers {
   }
 
   void grow(int workers) {
+    workers_.reserve(static_cast<size_t>(std::max(workers, 0)));
     while (static_cast<int>(workers_.size()) < workers) {
       const int part = static_cast<int>(workers_.size()) + 1;
-      workers_.push_back(std::make_unique<Worker>());
-      workers_.back()->thread = std::thread([this, part, &mine = *workers_.back()] { work(part, mine.round); });
+      auto worker = std::make_unique<Worker>();
+      worker->thread = std::thread([this, part, &mine = *worker] { work(part, mine.round); });
+      workers_.push_back(std::move(worker));  // a worker whose thread could not start is not one
     }
   }
 

@@ -23,6 +23,7 @@ Product normal_form(Product p) {
   if (p.a_row == 0) p.a_row = p.transpose_a ? p.m : p.k;
   if (p.b_row == 0) p.b_row = p.transpose_b ? p.k : p.n;
   if (p.c_row == 0) p.c_row = p.n;
+  p.whole_c = p.m * p.n;
   if (p.transpose_a && p.m == 1 && p.a_row == 1) {
     p.transpose_a = false;
     p.a_row = p.k;

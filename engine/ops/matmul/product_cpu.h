@@ -21,6 +21,7 @@ struct Product {
   int64_t a_step = 0, b_step = 0, c_step = 0;  ///< elements from one product's matrix to the next's; 0: shared
   int64_t a_row = 0, b_row = 0, c_row = 0;     ///< elements from one row in memory to the next; 0: contiguous
   int threads = 1;
+  int64_t whole_c = 0;  ///< elements of C of the product that this one is a thread's share of; 0: this one is whole
 };
 
 /// Uses the register tiles of tiles.h if this processor has the instructions, else oneDNN. Kernels prepared by one

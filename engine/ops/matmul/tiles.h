@@ -481,20 +481,27 @@ struct Blocks {
   int64_t rows, k;
 };
 
-Blocks blocks_of(const Product& p) {
-  const bool deep = p.transpose_a && !p.transpose_b && p.m * p.n <= kPacked;
-  const int64_t longest = deep ? kDeepBlock : kLongestSum, parts = (p.k + longest - 1) / longest;
-  const int64_t k = (p.k + parts - 1) / parts;
-  const int64_t rows = kPacked / k;
-  return {smaller(p.m, packs_b(p) || deep ? rows : smaller(kBlockRows, rows)), k};
+/// The most terms of k in a block. Depends on the size of the whole product, so that a sum has the same parts for any
+/// number of threads.
+int64_t longest_block(const Product& p) {
+  const int64_t elements = p.whole_c > 0 ? p.whole_c : p.m * p.n;
+  return p.transpose_a && !p.transpose_b && elements <= kPacked ? kDeepBlock : kLongestSum;
 }
 
+Blocks blocks_of(const Product& p) {
+  const int64_t longest = longest_block(p), parts = (p.k + longest - 1) / longest;
+  const int64_t k = (p.k + parts - 1) / parts;
+  const int64_t rows = kPacked / k;
+  return {smaller(p.m, packs_b(p) || longest == kDeepBlock ? rows : smaller(kBlockRows, rows)), k};
+}
+
+/// Enough for products of fewer terms too (the rows of one expert), whose blocks may be longer than those of `p`.
 int64_t scratch_floats(const Product& p) {
   if (takes_dots(p)) return 0;
   const Blocks block = blocks_of(p);
   const bool by_columns = !p.transpose_b || packs_b(p);
   const int64_t vectors = by_columns ? (block.rows + kRows - 1) / kRows + 2 : (block.rows + kLanes - 1) / kLanes + 1;
-  return block.k * vectors * kLanes;
+  return smaller(p.k, longest_block(p)) * vectors * kLanes;
 }
 
 /// Computes one product (batch is 1) by blocks of k and of rows. The first block of k sets C, the others add to it, and

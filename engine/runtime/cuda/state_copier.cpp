@@ -14,7 +14,11 @@ constexpr int64_t kFreeBesideState = int64_t{512} << 20;
 DeviceMemory make_room(int64_t bytes) {
   size_t free = 0, total = 0;
   cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  return static_cast<int64_t>(free) < bytes + kFreeBesideState ? DeviceMemory() : make_device_memory(bytes);
+  if (static_cast<int64_t>(free) < bytes + kFreeBesideState) return {};
+  DeviceMemory room = make_device_memory(bytes);
+  // The default stream zeroes the memory, and no other stream waits for it.
+  cuda_check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+  return room;
 }
 
 }  // namespace
