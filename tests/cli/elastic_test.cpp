@@ -54,8 +54,8 @@ TEST_CASE("elastic: a host on which an audit failed is left out like a lost one"
   Elastic elastic(job);
   const Cluster cluster = several_hosts(job);
   std::vector<RankReport> reports(4);
-  reports[3].error = RankError{.kind = ErrorKind::audit, .what = "audit: step 8 gave other bits"};
-  CHECK(elastic.note_lost(cluster, reports) == "host b computes incorrectly (rank 3: audit: step 8 gave other bits)");
+  reports[3].error = RankError{.kind = ErrorKind::audit, .what = "audit: step 8 produced different bits"};
+  CHECK(elastic.note_lost(cluster, reports) == "host b computes incorrectly (rank 3: audit: step 8 produced different bits)");
   CHECK(elastic.note_lost(cluster, reports).empty());
   std::string fault;
   for (const JobSpec& on : elastic.jobs(fault))

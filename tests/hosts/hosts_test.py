@@ -48,6 +48,7 @@ def main():
                     said = case(scene)
                 except (AssertionError, OSError, subprocess.SubprocessError) as error:
                     said, failed = f"FAILED: {error}", failed + 1
+                    scene.end_run()
                 print(f"{case.__name__:16} {time.monotonic() - begin:6.1f} s  {said}", flush=True)
     return 1 if failed else 0
 

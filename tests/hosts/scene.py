@@ -22,6 +22,7 @@ RECONNECT_SECONDS = 8  # of a cut cable: a busy machine holds up an agent for le
 class Scene:
     def __init__(self, hosts, trainctl, times=False):
         self.network, self.trainctl, self.runs, self.times = hosts, trainctl, 0, times
+        self.process = None  # of the run that start() began last
 
     def words(self, fields):
         self.runs += 1
@@ -35,10 +36,20 @@ class Scene:
     def start(self, fields):
         """A long run that has done some steps."""
         self.output = pathlib.Path(self.network.folder) / f"output.{self.runs + 1}"
-        process = self.network.start(self.words(f"launch.hosts='[a:2, b:2]' launch.ranks=4 {PLAIN} {LONG} {fields}"), self.output)
+        process = self.process = self.network.start(self.words(f"launch.hosts='[a:2, b:2]' launch.ranks=4 {PLAIN} {LONG} {fields}"), self.output)
         require(eventually(lambda: self.step() >= 20 or process.poll() is not None) and process.poll() is None,
                 "it has begun: " + self.output.read_text())
         return process
+
+    def end_run(self):
+        """Ends what a failed case has started, which later cases would take for something left behind."""
+        if self.process and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(network.PATIENCE / 10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
 
     def losses(self):
         """By step; none of a run that did not begin."""

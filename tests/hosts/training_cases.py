@@ -59,7 +59,7 @@ def audited(scene):
         host.set_environment()
     require_said(scene, process, "host b computes incorrectly (rank 3")
     require_said(scene, process, "2 ranks instead of 4")
-    named = re.search(r"audit: step (\d+) gave other bits .*?: (\S+),", scene.output.read_text())
+    named = re.search(r"audit: step (\d+) produced different bits .*?: (\S+),", scene.output.read_text())
     require(named and named.group(1) == "50", f"the first audit after step 40 names it: {scene.output.read_text()[-3000:]}")
     before = scene.step()
     require(eventually(lambda: scene.step() > before + 50), "it trains: " + scene.output.read_text()[-3000:])
