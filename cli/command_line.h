@@ -3,7 +3,7 @@
 
 namespace trainctl {
 
-/// Runs the command of main's arguments. Returns the exit code; errors are printed.
+/// Parses main's arguments and runs the command that they name. Returns the exit code; errors are printed.
 int run_command_line(int argc, char** argv);
 
 }  // namespace trainctl

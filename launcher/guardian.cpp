@@ -34,7 +34,7 @@ namespace {
     if (message < 0) count = static_cast<size_t>(std::remove(groups, groups + count, -message) - groups);
   }
   for (size_t i = 0; i < count; ++i) kill(-groups[i], SIGKILL);
-  kill_stragglers(mark);
+  kill_leftovers(mark);
   _exit(0);
 }
 

@@ -1,5 +1,5 @@
-// The ranks that run on this host: their processes, bindings, guardians, pipes, and the error files that they write
-// when they fail.
+// The ranks that run on this host: their processes, CPU bindings, guardian processes (they kill the ranks if the
+// launcher dies), output pipes, and the error files that ranks write when they fail.
 #include "launcher/local_ranks.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int kLastLines = 20;  ///< lines
+constexpr int kLastLines = 20;  ///< stderr lines of a failed rank that its report quotes
 constexpr double kReadSeconds = 2;
 
 bool sets(const ProcessCommand& command, std::string_view name) {
@@ -108,7 +108,7 @@ bool LocalRanks::is_frozen(int rank) { return runner_.is_frozen(pids_.at(rank));
 
 void LocalRanks::restart(int attempt) {
   stop_time_ = 0;
-  kill_stragglers(mark_.c_str());
+  kill_leftovers(mark_.c_str());
   pids_.clear();
   rank_of_pid_.clear();
   put_errors_aside(attempt - 1);
@@ -186,7 +186,7 @@ std::optional<RankError> LocalRanks::error_of(int rank) {
   return std::move(reported.error);
 }
 
-/// Attributes a death to each out-of-memory kill that the kernel counted.
+/// Returns true if the kernel has counted an out-of-memory kill that no earlier death explains.
 bool LocalRanks::killed_for_memory() {
   if (out_of_memory_kills() <= kills_explained_) return false;
   ++kills_explained_;

@@ -1,5 +1,5 @@
-// The launcher calls these interfaces of its caller: RankProgram is the program of the ranks, and a LaunchObserver
-// follows the launch.
+// Callback interfaces that the caller of the launcher implements: RankProgram is the program of the ranks, and a
+// LaunchObserver follows the launch.
 #pragma once
 
 #include <cstdint>

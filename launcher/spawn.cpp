@@ -256,7 +256,7 @@ std::vector<ProcessEnd> PosixProcessRunner::reap() {
     if (is_done && !running.failures.empty())
       end->second.left = ", and processes that it had left running failed: " + join(running.failures, ", ");
     if (is_left) end->second.left = " and left processes running, which were killed: " + describe(*running.leftovers);
-    if (is_left && !running.mark.empty()) kill_stragglers(running.mark.c_str());
+    if (is_left && !running.mark.empty()) kill_leftovers(running.mark.c_str());
     waitpid(running.pid, nullptr, 0);
     killed_groups_.push_back(running.pid);
     ends.push_back(end->second);

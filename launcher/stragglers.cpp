@@ -1,4 +1,4 @@
-// Scans /proc. kill_stragglers also runs in a fork without exec, so it allocates nothing.
+// Scans /proc. kill_leftovers also runs in a fork without exec, so it allocates nothing.
 #include "launcher/stragglers.h"
 
 #include <dirent.h>
@@ -214,7 +214,7 @@ std::vector<int> ended_children() {
 
 bool is_running(int pid) { return runs(stat_of(std::to_string(pid))); }
 
-void kill_stragglers(const char* mark) {
+void kill_leftovers(const char* mark) {
   const int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (proc < 0) return;
   for (int pass = 0; pass < kMostPasses && kill_marked(proc, mark) > 0; ++pass) {

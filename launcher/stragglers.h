@@ -37,6 +37,6 @@ std::vector<int> ended_children();
 bool is_running(int pid);
 
 /// Sends SIGKILL to every process with the mark in its environment until none is left. Only async-signal-safe calls.
-void kill_stragglers(const char* mark);
+void kill_leftovers(const char* mark);
 
 }  // namespace trainctl

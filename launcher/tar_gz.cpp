@@ -118,7 +118,7 @@ int64_t TarGz::finish() {
     const int placeholder = mkostemp(temporary_.data(), O_CLOEXEC);
     if (placeholder < 0) fail(errno);
     close(placeholder);
-    unlink(temporary_.c_str());  // its name is ours
+    unlink(temporary_.c_str());  // frees the unused name that mkostemp found, for the link below
     const std::string own = "/proc/self/fd/" + std::to_string(fd_);
     if (linkat(AT_FDCWD, own.c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) != 0) fail(errno);
   }

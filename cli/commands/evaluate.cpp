@@ -1,5 +1,5 @@
 // trainctl evaluate: runs the job's validation set with the weights of a checkpoint, under the job's plan, and reports
-// how good the answers are.
+// how good the predictions are.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -35,10 +35,10 @@ struct EvaluateArguments {
   bool json = false;
 };
 
-/// Samples with more labels are not compared one by one.
+/// Validation sets with more samples than this get no per-sample quality report.
 constexpr int64_t kMostSamples = int64_t{1} << 26;
 
-/// Returns whether each sample of the validation has a single label, so that its answer can be compared with it.
+/// Returns whether each sample of the validation has a single label, so that its prediction can be compared with it.
 bool has_single_labels(const JobSpec& spec) {
   const DatasetSpec set = spec.validation_set();
   if (set.has_tokens() || set.type == "preference") return false;
@@ -56,7 +56,8 @@ void draw_worst(const Dataset& samples, const RunDirectory& directory, Quality& 
   }
 }
 
-/// Compares the answers with the labels. Nothing if the network has no single answer for a sample.
+/// Compares predictions with labels. Returns nullopt if the network does not give one prediction per sample, or if none
+/// were written.
 std::optional<Quality> compare(const JobSpec& spec, const std::string& checkpoint, const std::string& prediction,
                                const RunDirectory& directory) {
   if (prediction.empty() || !std::filesystem::exists(prediction)) return std::nullopt;

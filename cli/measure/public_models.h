@@ -13,17 +13,18 @@ struct PublicModel {
   std::string_view name;  ///< "llama-8b"
   std::string_view title;
   int layers = 0;
-  int64_t width = 0;                     ///< features of a position between layers
-  int64_t heads = 0, kv_heads = 0;       ///< heads of attention, and the key and value heads that they share
-  int64_t key_size = 0, value_size = 0;  ///< features of a head in queries and keys, and in values
-  int64_t hidden = 0;                    ///< features inside the feed-forward part
+  int64_t width = 0;                     ///< hidden size (d_model)
+  int64_t heads = 0, kv_heads = 0;       ///< attention heads, and the key and value heads that they share
+  int64_t key_size = 0, value_size = 0;  ///< features per head of queries and keys, and of values
+  int64_t hidden = 0;                    ///< features inside the MLP (d_ff)
   int64_t vocab = 0;
-  bool is_gated = true;            ///< rms_norm, and a feed-forward part of three products; false: as GPT-2
-  int64_t experts = 0, top_k = 0;  ///< feed-forward parts of each layer, and how many of them a token passes; 0: one
+  bool is_gated = true;  ///< RMSNorm and a gated MLP (three matrix products, as SwiGLU); false: LayerNorm and a
+                         ///< two-product MLP, as in GPT-2
+  int64_t experts = 0, top_k = 0;  ///< experts per layer and experts per token; 0: a dense MLP
 };
 
 std::span<const PublicModel> public_models();
-/// Null if there is none of this name.
+/// Returns null if no model has this name.
 const PublicModel* find_public_model(std::string_view name);
 
 /// A kernel call of a model's training step.

@@ -21,7 +21,7 @@ namespace {
   throw EnvError("cannot write " + path + ": " + describe_errno(error));
 }
 
-/// Links of the kernel, which lead to descriptors of this process.
+/// Paths under /dev and /proc may be kernel links such as /dev/stdout, which are safe to follow.
 bool is_of_kernel(const std::string& path) { return path.starts_with("/dev/") || path.starts_with("/proc/"); }
 
 /// Writes and closes. Returns errno, or 0.

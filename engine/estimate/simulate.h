@@ -51,7 +51,8 @@ struct Simulation {
   std::vector<std::vector<SimulatedSpan>> spans;  ///< by class and instruction
 };
 
-/// The program as a measurement of one rank would see it: the number of kernels, and their times when each runs alone.
+/// The inputs of the step-cost model for one rank: the number of kernels, and the sum of their times when each runs
+/// alone.
 StepSample step_alone(const Program& program, const Machine& machine);
 
 /// Without `deviation`, which takes long to compute, it includes only the error of the machine's step cost.

@@ -1,4 +1,5 @@
-// compile, compile_all and compile_classes (engine/compile) of a planned job: programs with all of their Memory.
+// Runs compile, compile_all and compile_classes of engine/compile on a planned job, and adds the device memory that the
+// programs need (Memory).
 #include "engine/planning/compile_job.h"
 
 #include <algorithm>

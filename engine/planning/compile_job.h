@@ -1,5 +1,5 @@
-// Compiles a planned job into programs whose Memory is complete, with compile, compile_all and compile_classes of
-// engine/compile.
+// Compiles a planned job with compile, compile_all and compile_classes of engine/compile, into programs with all fields
+// of Memory set except Memory::validation, which make_room_for sets.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@ namespace trainctl {
 Program compile(const PlannedJob& job, int rank);
 std::vector<Program> compile_all(const PlannedJob& job);
 RankClasses compile_classes(const PlannedJob& job);
-/// The same, not verified.
+/// The same as compile_classes, without verification.
 RankClasses compile_unverified(const PlannedJob& job);
 /// Compiles one rank of each stage, for comparisons of plans (engine/compile/one_per_stage.h). The result is not
 /// verified.
@@ -28,8 +28,8 @@ RankClasses compile_validation_classes(const PlannedJob& job, bool beside_traini
 
 /// True if validations use an average of the weights.
 bool validates_averages(const PlannedJob& job);
-/// The program that exchanges weights and averages before a validation, and again after it. Its arena is that of the
-/// training program.
+/// The program that swaps the weights with their averages before a validation, and swaps them back after it. Its arena
+/// is that of the training program.
 Program compile_exchange(const PlannedJob& job, int rank);
 RankClasses compile_exchange_classes(const PlannedJob& job);
 

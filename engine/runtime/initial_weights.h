@@ -3,7 +3,7 @@
 //
 //   i       row-major index in the global shape;  key = stream_key(seed, stable_hash(name))
 //   uniform b * (2u - 1),  u = word i of the stream, as philox_uniform(key, i, 0)
-//   row_norms  1; the norms need the other parameter's values, so train/checkpoint/start_norms.h writes them
+//   row_norms  1; the norms need the other parameter's values, so train/checkpoint/initial_norms.h writes them
 //   normal  sd * sqrt(-2 ln u1) * cos(2 pi u2), sin for odd i; u1 in (0, 1], u2 from words i & ~1, i | 1
 #pragma once
 

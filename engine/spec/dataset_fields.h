@@ -6,9 +6,9 @@
 namespace trainctl {
 
 const Section& dataset_section();
-/// dataset.sources: each of them.
+/// The section of one entry of dataset.sources.
 const Section& source_section();
-/// validation.dataset
+/// The section validation.dataset.
 const Section& validation_dataset_section();
 
 }  // namespace trainctl

@@ -84,12 +84,12 @@ void validate_job(RuleContext& r) {
   elastic_runs_have_hosts(r);
   saves_are_consistent(r);
   cluster_manager_assigns_the_hosts(r);
-  requests_have_their_form(r);
+  resource_requests_are_well_formed(r);
   volumes_have_a_path(r);
   machines_fit_the_ranks(r);
   spot_notices_have_an_address(r);
   trackers_differ(r);
-  paths_are_not_for_a_shell(r);
+  paths_use_no_shell_syntax(r);
   if (!r.job.has_command() && !r.problems.touch("command")) validate_network_job(r);
 }
 

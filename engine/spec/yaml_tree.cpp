@@ -183,7 +183,7 @@ class TreeBuilder : public YAML::EventHandler {
                      "expanded");
   }
 
-  /// yaml-cpp takes a quote that is never closed to the end of the file, or to the next quote.
+  /// yaml-cpp lets an unclosed quoted text extend to the next quote or the end of the file; this reports it instead.
   void demand_closed_quote(size_t offset) const {
     const std::optional<QuotedText> quoted = source_.quoted_at(offset);
     if (!quoted) return;

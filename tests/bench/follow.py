@@ -20,15 +20,15 @@ launch: {{ranks: {ranks}}}
 
 
 def wait_for(path):
-    deadline = time.monotonic() + 600  # after which something hangs
+    deadline = time.monotonic() + 600
     while not path.exists():
         if time.monotonic() > deadline:
-            sys.exit(f"{path} never came")
+            sys.exit(f"{path} did not appear within 600 s")
         time.sleep(0.002)
 
 
 def check(printed, ranks, lines):
-    """Every line of every rank, whole and in order; the number of bytes."""
+    """Exits unless `printed` has every line of every rank, complete and in order. Returns the number of bytes."""
     body = b"x" * (LINE_BYTES - len("rank 0 line 1000000 \n"))
     upcoming, total = [1] * ranks, 0
     with open(printed, "rb") as file:
@@ -39,7 +39,7 @@ def check(printed, ranks, lines):
                 sys.exit(f"line {number} is not line {upcoming[rank]} of rank {rank}: {line[:200]!r}")
             upcoming[rank] += 1
     if upcoming != [lines + 1] * ranks:
-        sys.exit(f"lines are missing: {[count - 1 for count in upcoming]} of {lines} came")
+        sys.exit(f"lines are missing: {[count - 1 for count in upcoming]} of {lines} were printed")
     return total
 
 
@@ -47,7 +47,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("binary")
     parser.add_argument("--ranks", type=int, default=8)
-    parser.add_argument("--mb", type=float, default=100, help="of each rank")
+    parser.add_argument("--mb", type=float, default=100, help="MB written per rank")
     parser.add_argument("--no-times", action="store_true", help="print no figures: a test on a busy machine")
     a = parser.parse_args()
     binary, lines = str(pathlib.Path(a.binary).resolve()), int(a.mb * 1e6 / LINE_BYTES)

@@ -1,4 +1,4 @@
-// launch.elastic: which hosts a run uses from one loss to the next, and what the changes cost.
+// launch.elastic: the hosts that a run uses after each loss of a host, and the cost of the changes.
 #include "cli/run/launch/elastic.h"
 
 #include <doctest/doctest.h>
@@ -34,7 +34,8 @@ std::vector<std::string> hosts_of(const JobSpec& job) { return job.launch.hosts;
 
 }  // namespace
 
-TEST_CASE("elastic: without a lost host the job has the ranks of the others, or fewer, down to min_ranks") {
+TEST_CASE(
+    "elastic: if a host is lost, the job continues with the ranks of the other hosts, or fewer, down to min_ranks") {
   const JobSpec job = job_of("{ranks: 6, hosts: ['a:2', 'b:3', 'c:1'], elastic: 2}");
   Elastic elastic(job);
   const Cluster cluster = several_hosts(job);
@@ -122,7 +123,7 @@ TEST_CASE("elastic: a change costs the time without a step, and the steps that a
                    .last_step = 100,
                    .resumed_step = 90,
                    .begin_seconds = elastic.last_step_seconds()});
-  CHECK(elastic.progressed(90, 24.5).empty());  // nothing that counts is done
+  CHECK(elastic.progressed(90, 24.5).empty());  // step 90 has already been counted
   CHECK(elastic.progressed(91, 25) ==
         "host b has not responded for 3 s: resumed after step 90 on 2 ranks instead of 4; lost 10 steps and 5.0 s");
   CHECK(elastic.progressed(92, 25.1).empty());
@@ -168,8 +169,8 @@ TEST_CASE("elastic: a slow host of a plan that cannot divide its work is left ou
   std::string fault;
   CHECK(hosts_of(elastic.jobs(fault).at(0)) == std::vector<std::string>{"a:1", "c:1"});
   job.launch.elastic->straggler = 0;
-  Elastic patient(job);
-  CHECK_FALSE(patient.note_work(cluster, {}, {0.4, 1, 0.4}));
+  Elastic without_straggler_limit(job);
+  CHECK_FALSE(without_straggler_limit.note_work(cluster, {}, {0.4, 1, 0.4}));
 }
 
 TEST_CASE("elastic: remaining hosts keep their machines") {

@@ -34,7 +34,7 @@ std::optional<ParallelSizes> sizes_of(const std::string& job, const std::vector<
 
 std::vector<int> numbers_of_sizes(const std::optional<ParallelSizes>& sizes) {
   if (!sizes) return {};
-  return {sizes->data, sizes->tensor, sizes->context, sizes->pipeline, sizes->copies};
+  return {sizes->data, sizes->tensor, sizes->context, sizes->pipeline, sizes->replicas};
 }
 
 const std::string kSemi = "parallel.mode=semi_auto_parallel";
@@ -47,7 +47,7 @@ std::vector<std::string> on_gpus(std::vector<std::string> fields) {
 
 }  // namespace
 
-/// Blocks of tests/jobs/gpt.yaml as Megatron-LM cuts them.
+/// The cuts that Megatron-LM uses for the blocks of tests/jobs/gpt.yaml.
 std::string megatron(int data, int tensor, const std::string& more = "") {
   std::string all;
   for (const char* layer : {"qkv", "up"}) all += fmt::format("'h.*.{}': [[{}, 1, 1], [{}, 1]], ", layer, data, tensor);
@@ -74,7 +74,7 @@ TEST_CASE("a plan is named as a product of data, tensor, context and pipeline pa
       "parallel.strategies={'*.qkv': [[1, 2, 1]], '*.proj': [[1, 2, 1]], '*.up': [[1, 2, 1]], "
       "'*.down': [[1, 2, 1]], head: [[1, 2, 1]]}";
   CHECK(sizes({"launch.ranks=2", kSemi, rows}) == Sizes{1, 1, 2, 1, 1});
-  // The ranks of an expert share the batch, or rows, elsewhere.
+  // Outside the moe layers, the ranks of an expert group share the batch, or the rows of sequences.
   CHECK(numbers_of_sizes(sizes_of("moe", {"launch.ranks=4", kSemi, "parallel.expert=2"})) == Sizes{4, 1, 1, 1, 1});
   CHECK(numbers_of_sizes(sizes_of("moe", {"launch.ranks=4", kSemi, "parallel.expert=4", "parallel.context=2"})) ==
         Sizes{2, 1, 2, 1, 1});

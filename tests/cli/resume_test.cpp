@@ -118,8 +118,8 @@ constexpr int64_t kEndless = 1'000'000'000;
 }  // namespace
 
 TEST_CASE(
-    "SIGUSR1 saves and training continues, SIGTERM saves and stops, and a resumed run has the lines of one that was "
-    "not") {
+    "SIGUSR1 saves and training continues, SIGTERM saves and stops, and a resumed run logs the same losses as an "
+    "uninterrupted run") {
   const Scratch scratch;
   small_job(scratch.path());
   const int pid = start_trainctl(scratch.path(), resume_run_words({train_steps(kEndless, "every_minutes: 1000")}));

@@ -3,9 +3,9 @@ between hosts that `trainctl plan` states must equal those that the ranks count 
 
     python3 tests/hosts/equivalence.py TRAINCTL TEST_EQUIVALENCE [--every 8] [--only WORDS] [--seed 1]
 
-Every `--every`th plan of the table that has at least two ranks, each on hosts drawn by its seed. The interface also sees the preambles of messages, ssh's
-stream of logs and statuses, and what connections say at their start: without the headers of packets it must count at least the planned bytes, and at most
-those, a tenth of them, one preamble per packet, and 256 KB per host. Needs root, as hosts_test.py; exits with 77 and the reason where it cannot.
+Runs every `--every`th plan that has at least two ranks, each on hosts drawn at random from its seed. The interfaces also see the preambles of messages,
+ssh's stream of logs and statuses, and the handshakes of connections: without packet headers they must count at least the planned bytes, and at most 1.1
+times the planned bytes plus one preamble per packet and 256 KB per host. Needs root, as hosts_test.py; exits with 77 and the reason where it cannot.
 """
 import argparse
 import json
@@ -21,15 +21,15 @@ import network
 from scene import require
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ALIKE = "train.checkpoint=null"
-HEADER_BYTES = 66  # of a packet: Ethernet, IPv4, and TCP with its time stamps
-PREAMBLE_BYTES = 48  # that Gloo writes in front of a message, and as an announcement of it
-NOISE_BYTES = 256_000  # of a host, for all that is not training
+COMMON_FIELDS = "train.checkpoint=null"  # neither the plan's run nor its reference writes checkpoints
+HEADER_BYTES = 66  # per packet: Ethernet, IPv4, and TCP with its time stamps
+PREAMBLE_BYTES = 48  # Gloo writes this many bytes before each message and to announce it
+NOISE_BYTES = 256_000  # per host, for all traffic that is not training
 
 
 def table(program):
-    said = subprocess.run([program, "--no-skip", "-tc=the table of plans*"], capture_output=True, text=True, check=True)
-    return [json.loads(line) for line in said.stdout.splitlines() if line.startswith("{")]
+    listed = subprocess.run([program, "--no-skip", "-tc=the table of plans*"], capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in listed.stdout.splitlines() if line.startswith("{")]
 
 
 def ranks_of(plan):
@@ -37,10 +37,10 @@ def ranks_of(plan):
     return numbers[-1] if numbers else 1
 
 
-def drawn_hosts(ranks, chance):
-    """2 to 4 hosts with at least one rank each."""
-    count = min(ranks, chance.randint(2, 4))
-    cuts = sorted(chance.sample(range(1, ranks), count - 1))
+def drawn_hosts(ranks, rng):
+    """Draws 2 to 4 hosts with at least one rank each."""
+    count = min(ranks, rng.randint(2, 4))
+    cuts = sorted(rng.sample(range(1, ranks), count - 1))
     return [f"{host}:{end - begin}" for host, begin, end in zip("abcd", [0, *cuts], [*cuts, ranks])]
 
 
@@ -54,12 +54,12 @@ def sent_between_hosts(hosts):
     return total, all_packets
 
 
-def hosts_of(plan, chance):
-    """Hosts, and the plan's fields beside them. Where the plan says Slurm's nodes, which share the ranks evenly, there are as many hosts."""
+def hosts_of(plan, rng):
+    """Returns the hosts and the plan's other fields. If the plan sets launch.slurm.nodes, that many hosts share the ranks evenly."""
     nodes = [int(field.split("=")[1]) for field in plan["plan"] if field.startswith("launch.slurm.nodes=")]
     fields = [field for field in plan["plan"] if not field.startswith(("launch.target=", "launch.slurm."))]
     if not nodes:
-        return drawn_hosts(ranks_of(plan), chance), fields
+        return drawn_hosts(ranks_of(plan), rng), fields
     return [f"{host}:{ranks_of(plan) // nodes[0]}" for host in "abcd"[:nodes[0]]], fields
 
 
@@ -70,7 +70,7 @@ class Runs:
     def run(self, job, fields):
         self.number += 1
         logs = self.hosts.own / f"logs.{self.number}"
-        words = [self.trainctl, "run", str(ROOT / f"tests/jobs/{job}.yaml"), ALIKE, f"launch.log_dir={logs}", *fields]
+        words = [self.trainctl, "run", str(ROOT / f"tests/jobs/{job}.yaml"), COMMON_FIELDS, f"launch.log_dir={logs}", *fields]
         result = self.hosts.run(shlex.join(words), timeout=300)
         require(result.returncode == 0, f"{shlex.join(words)}\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
         lines = [json.loads(line) for line in (logs / "1/metrics.jsonl").read_text().splitlines()]
@@ -84,9 +84,9 @@ class Runs:
         return self.references[key]
 
 
-def judge(runs, plan, chance):
+def check_plan(runs, plan, rng):
     expected = runs.reference(plan)
-    hosts, fields = hosts_of(plan, chance)
+    hosts, fields = hosts_of(plan, rng)
     before = sent_between_hosts(runs.hosts.hosts)
     losses, outcome, planned = runs.run(plan["job"], [*plan["same"], *fields, f"launch.hosts=[{', '.join(hosts)}]"])
     seen, packets = (after - was for after, was in zip(sent_between_hosts(runs.hosts.hosts), before))
@@ -124,10 +124,10 @@ def main():
             for number, plan in enumerate(plans):
                 begin = time.monotonic()
                 try:
-                    said = judge(runs, plan, random.Random(options.seed * 1000 + number))
+                    result = check_plan(runs, plan, random.Random(options.seed * 1000 + number))
                 except (AssertionError, OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
-                    said, wrong = f"WRONG: {type(error).__name__} {error}", wrong + 1
-                print(f"{plan['name']:60} {time.monotonic() - begin:5.1f} s  {said}", flush=True)
+                    result, wrong = f"WRONG: {type(error).__name__} {error}", wrong + 1
+                print(f"{plan['name']:60} {time.monotonic() - begin:5.1f} s  {result}", flush=True)
     print(f"{len(plans)} plans, {wrong} wrong")
     return 1 if wrong else 0
 

@@ -31,7 +31,7 @@ TEST_CASE("a process in the middle of exec is found too") {
     }
     REQUIRE(
         eventually([&] { return slurp("/proc/" + std::to_string(pid) + "/environ").find(mark) != std::string::npos; }));
-    kill_stragglers(mark.c_str());
+    kill_leftovers(mark.c_str());
     siginfo_t end{};
     CHECK(eventually(
         [&] { return waitid(P_PID, static_cast<id_t>(pid), &end, WEXITED | WNOHANG) == 0 && end.si_pid == pid; }));

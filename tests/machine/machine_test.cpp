@@ -1,4 +1,4 @@
-// Times that a machine predicts: laws, and the file that describes a machine.
+// Properties of the times that a machine model predicts, and the file that describes a machine.
 #include "engine/machine/machine.h"
 
 #include <doctest/doctest.h>
@@ -40,7 +40,7 @@ TEST_CASE("a kernel whose time is affine in its operations and bytes is predicte
     }
 }
 
-TEST_CASE("a measured size has the time that was measured, and sizes near it are drawn along") {
+TEST_CASE("a measured size is predicted exactly, and predictions for nearby sizes are pulled towards it") {
   std::vector<KernelSample> samples;
   for (const double flops : {1e4, 1e5, 1e6, 1e7, 1e8}) samples.push_back(sample(flops, 1e3, affine(flops, 1e3)));
   samples[2].seconds = {3 * samples[2].seconds.value};  // an odd size
@@ -211,7 +211,7 @@ TEST_CASE("with two ranks on each of two hosts, each device sends half of what p
   CHECK(time({0, 1, 8, 9}) == doctest::Approx(2 * n / 2 / 2 / network));
 }
 
-TEST_CASE("a group placed like a measured one takes the measured time") {
+TEST_CASE("a group that spans hosts in the same way as a measured group takes the measured time") {
   Machine machine = *find_machine("h100x8");
   const GroupSpread eight{{8, 1}};
   CHECK(call_key(Collective::all_reduce, eight) == "all_reduce 8");

@@ -16,7 +16,7 @@ struct Data {
   bool integer = false, integer_label = false;
 };
 
-/// A job whose first line is its data set (batch 8), the rest is `text`.
+/// Builds the graph of a job that consists of a data set (batch 8) on its first line, followed by `text`.
 Graph build(const std::string& text, const Data& data = {});
 
 /// The errors of a job that must not build: "line:column message".

@@ -88,7 +88,7 @@ TEST_CASE("the error for a pattern names the layer that does not fit, and all er
   CHECK(lines[1].find("layer2: dim 0 of weight [1, 512] is cut 8 ways") != std::string::npos);
 }
 
-TEST_CASE("ranks are shared evenly by the stages, and stand_alone has one") {
+TEST_CASE("the number of ranks must be divisible by the number of stages, and stand_alone needs exactly one rank") {
   // The parser checks it too; the planner does not rely on that.
   JobSpec spec = parse_job(job("layer1: [[1, 1]]"), "job.yaml");
   const Graph graph = graph_of(spec);

@@ -1,4 +1,4 @@
-// Ranks on several hosts: a segment for each host, Gloo between them.
+// Tests communication between ranks on several hosts: a shared-memory segment per host, Gloo between hosts.
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -18,7 +18,8 @@ namespace {
 
 constexpr double kCommHostsPatience = 60;
 
-/// `host_of`: the number of each rank's host. Segments know all ranks, and have arenas for their own.
+/// `host_of`: the number of each rank's host. Each segment has the statuses of all ranks, but arenas only for the ranks
+/// of its host.
 class HostsTransport : public Transport {
  public:
   HostsTransport(std::vector<int> host_of, double timeout_seconds)
@@ -66,7 +67,7 @@ bool comm_hosts_contains(const std::vector<int>& ranks, int rank) {
 
 }  // namespace
 
-TEST_CASE("hosts: every collective over any group of any hosts gives what one host gives") {
+TEST_CASE("hosts: every collective gives the same result across hosts as on one host, for any group") {
   const std::vector<std::vector<int>> groups = {
       {3}, {5, 1}, {2, 0, 7}, {4, 6, 0, 3}, {1, 5, 2, 6, 7, 0}, {7, 2, 5, 0, 1, 6, 3, 4}};
   for (const std::vector<int>& layout : kLayouts) {
@@ -110,7 +111,7 @@ TEST_CASE("hosts: a call moves as many bytes within and between hosts as the pla
         for (const int rank : ranks) ++members[layout[static_cast<size_t>(rank)]];
         std::vector<int> of_hosts;
         for (const auto& [host, number] : members) of_hosts.push_back(number);
-        for (const int64_t count : {3, 1023, 2048}) {  // sums of each member, and sums in slices
+        for (const int64_t count : {3, 1023, 2048}) {  // small counts are reduced by every member, large ones in slices
           cases.push_back({.op = op, .ranks = ranks, .count = count, .dtype = DType::i32});
           const HostTraffic one = traffic_of(kind, of_hosts, count, DType::i32);
           CHECK((one.between > 0) == (of_hosts.size() > 1));
@@ -190,7 +191,8 @@ TEST_CASE("hosts: a rank that has failed on another host is named by those that 
   CHECK(errors[1].find("rank 3 has failed") != std::string::npos);
 }
 
-TEST_CASE("hosts: changes of a board arrive on another, but only those of the ranks of the sending host") {
+TEST_CASE(
+    "hosts: status changes are copied to the segment of another host, but only those of ranks on the sending host") {
   const auto here = SharedMemory::create({64, 64, 0}), there = SharedMemory::create({0, 0, 64});
   BoardChanges changes(*here, {0, 1});
   CHECK(apply_changes(changes.take(), {0, 1}, *there));

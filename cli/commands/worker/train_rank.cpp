@@ -259,7 +259,7 @@ void RankProcess::train_with(TrainOptions& options, RankOutput& output, RankProf
     options.exchange = &tables.emplace(*job_, *program_, options.validation, options.arena, rendezvous.communicator());
   const TrainResult result =
       trainctl::train(*job_, *program_, audit ? audit->communicator() : rendezvous.communicator(), observers, options);
-  if (tables) tables->leave();
+  if (tables) tables->close();
   if (const auto traffic = rendezvous.traffic()) output.write_traffic(*traffic, result.steps);
   if (audit) output.write_audits(audit->audited_steps(), audit->overhead());
   if (const auto bytes = rendezvous.token_bytes()) output.write_token_bytes(*bytes, result.steps);

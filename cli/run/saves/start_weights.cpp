@@ -12,9 +12,9 @@
 #include "engine/base/error.h"
 #include "engine/model_folder/model_folder.h"
 #include "engine/spec/adapters.h"
+#include "engine/train/checkpoint/initial_norms.h"
 #include "engine/train/checkpoint/restore.h"
 #include "engine/train/checkpoint/start_adapters.h"
-#include "engine/train/checkpoint/start_norms.h"
 
 namespace trainctl {
 
@@ -97,7 +97,7 @@ void load_start(const PlannedJob& job, const Program& program, Executor& executo
                 const std::function<void()>& on_progress) {
   const MappedWeights weights = start_weights(job);
   load_weights(program, weights, executor, on_progress);
-  load_norms(program, weights, executor, on_progress);
+  init_row_norms(program, weights, executor, on_progress);
   for (const StartAdapters& adapters : start_adapters(job)) adapters.load(program, executor);
 }
 

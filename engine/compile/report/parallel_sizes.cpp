@@ -64,7 +64,7 @@ struct Votes {
 /// Multiplies the size that the axis belongs to; false if it belongs to none. `strong`: layers with products.
 bool count_axis(int size, const Votes& strong, const Votes& weak, ParallelSizes& sizes) {
   if (!strong.any() && !weak.any()) {
-    sizes.copies *= size;
+    sizes.replicas *= size;
     return true;
   }
   const bool has_products = strong.any() || strong.none > 0;

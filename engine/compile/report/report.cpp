@@ -35,7 +35,7 @@ Ints cuts(const Layout& layout, const Mesh& mesh) {
   return result;
 }
 
-/// Only the axes that shard it, without the axes over which it is a partial sum.
+/// The layout in the JSON omits the axes over which the tensor is a partial sum.
 Json tensor_json(const Graph& graph, const Plan& plan, TensorId id, Layout layout) {
   layout.partial.clear();
   return json_row("tensor", graph.tensors[id].name, "shape", graph.tensors[id].shape, "cuts", cuts(layout, plan.mesh),
@@ -174,8 +174,8 @@ Json parameter_groups_json(const JobSpec& spec, const Graph& graph) {
   return rows;
 }
 
-/// Number of parameter elements that a rank computes with: its part of those of its stage, before optimizer_shard cuts
-/// the part that it keeps.
+/// Number of parameter elements with which a rank computes: its shard of the stage's parameters, before sharding by
+/// optimizer_shard.
 int64_t count_parameters(const Program& program) {
   if (program.server >= 0) return owned_elements(program);
   int64_t count = 0;
@@ -222,11 +222,11 @@ Json validation_rows(const RankClasses& validation) {
 static Json sizes_json(const Graph& graph, const Plan& plan) {
   const std::optional<ParallelSizes> sizes = parallel_sizes(graph, plan);
   if (!sizes) return nullptr;
-  return {{"data", sizes->data},         {"tensor", sizes->tensor}, {"context", sizes->context},
-          {"pipeline", sizes->pipeline}, {"copies", sizes->copies}, {"sequence_parallel", sizes->sequence_parallel}};
+  return {{"data", sizes->data},         {"tensor", sizes->tensor},   {"context", sizes->context},
+          {"pipeline", sizes->pipeline}, {"copies", sizes->replicas}, {"sequence_parallel", sizes->sequence_parallel}};
 }
 
-/// One rank of each class: in asynchronous mode a step is that of one worker.
+/// Keeps one rank per class, because in asynchronous mode a step is the step of a single worker.
 static RankClasses one_of_each(RankClasses classes) {
   for (std::vector<int>& ranks : classes.ranks) ranks.resize(1);
   return classes;

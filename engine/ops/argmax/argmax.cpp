@@ -1,5 +1,5 @@
-// y = the index of the largest x along attr dim, i32, which keep_dims keeps with size 1; of equal elements the first. A
-// NaN is the largest, as in PyTorch. It has no gradient. If no dim is left, y is [1].
+// y = the i32 index of the largest x along attr dim; keep_dims keeps that dim with size 1. Among equal elements the
+// first one is taken. A NaN is the largest, as in PyTorch. It has no gradient. If no dim is left, y is [1].
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"

@@ -114,7 +114,7 @@ class AttentionForward : public AttentionKernel {
     for (int64_t c = 0; c < block.count; ++c) {
       const float total = buffers.total[c];
       const bool sees = total > 0 || std::isnan(total);
-      logs[c] = sees ? buffers.top[c] + std::log(total) : a_.part ? kNoKeys : 0.0f;
+      logs[c] = sees ? buffers.top[c] + std::log(total) : a_.is_partial ? kNoKeys : 0.0f;
       buffers.factor[c] = sees ? 1.0f / total : 0.0f;
       if (sinks_ != nullptr) add_sink(sinks_[block.g * n_.r + block.r], sees, c, buffers, logs[c]);
       if (!any) std::fill_n(out + c * a_.out.row, n_.e, 0.0f);

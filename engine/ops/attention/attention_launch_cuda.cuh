@@ -43,7 +43,7 @@ inline Operands operands_of(const KernelCall& call, const AttentionCall& a) {
           a.softcap,
           a.first_key,
           a.mask_rows,
-          a.part || a.has_sinks};
+          a.is_partial || a.has_sinks};
 }
 
 template <int N>

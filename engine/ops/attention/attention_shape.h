@@ -1,5 +1,5 @@
-// The sizes of one attention, and where its heads are in memory: both kernels and the library read q, k and v in place
-// by strides, packed or apart.
+// Sizes of an attention call and the strides of its heads. The CPU kernels, the CUDA kernels and cuDNN read q, k and v
+// in place, packed in one tensor or separate.
 #pragma once
 
 #include "engine/base/error.h"
@@ -12,15 +12,15 @@ namespace trainctl {
 
 struct AttentionSize {
   int64_t b = 0;         ///< batch
-  int64_t t = 0, s = 0;  ///< rows of queries, and of keys
-  int64_t g = 0, r = 1;  ///< kv heads, and query heads of each
-  int64_t d = 0;         ///< features of a head of queries and keys
-  int64_t e = 0;         ///< features of a head of values, and of the output
+  int64_t t = 0, s = 0;  ///< query rows, and keys
+  int64_t g = 0, r = 1;  ///< kv heads, and query heads per kv head
+  int64_t d = 0;         ///< features per head of queries and keys
+  int64_t e = 0;         ///< features per head of values, and of the output
 
   int64_t heads() const { return g * r; }
 };
 
-/// The heads of one operand: where they start, and the elements from one index to the next.
+/// The heads of one operand: the offset of the first, and the strides in elements.
 struct Heads {
   int64_t first = 0, batch = 0, row = 0, group = 0, head = 0;
 };
@@ -29,42 +29,47 @@ constexpr int64_t offset_of(const Heads& x, int64_t b, int64_t g, int64_t r, int
   return x.first + b * x.batch + g * x.group + r * x.head + row * x.row;
 }
 
-/// One call on this rank's part.
+/// An attention call on this rank's shard.
 struct AttentionCall {
   AttentionSize size;
   bool packed = false;
   Heads q, k, v, out;                   ///< also the heads of dq, dk, dv and dy
   size_t q_at = 0, k_at = 0, v_at = 0;  ///< the inputs that hold them
   bool masked = false;
-  bool documents = false;  ///< the mask has the first row of the document of each row; i32
+  bool documents = false;  ///< the mask (i32) has for each row the first row of its document
   size_t mask_at = 0;      ///< [b, s], if masked
   bool has_sinks = false;
   size_t sinks_at = 0;  ///< [heads], if there are sinks
   bool causal = false;
-  int64_t window = 0;     ///< a row sees this many rows, itself the last; 0: all
-  int64_t first_row = 0;  ///< index of the first row of queries in the whole
-  int64_t first_key = 0;  ///< index of the first key in the whole
-  int64_t mask_rows = 0;  ///< rows of the mask, which is whole
-  bool part = false;      ///< a row that sees no key has the log kNoKeys
+  int64_t window = 0;  ///< a row sees this many rows, of which it is the last; 0: all
+  // Positions in the whole sequence; without a mask both may be shifted (attention_of).
+  int64_t first_row = 0;  ///< position of the first query row
+  int64_t first_key = 0;  ///< position of the first key
+  int64_t mask_rows = 0;  ///< rows of the mask, which covers the whole sequence
+  /// The keys are only a part of the sequence (kPartOfKeys): a row that sees none of them gets the log-sum-exp kNoKeys,
+  /// and attention_merge combines the parts.
+  bool is_partial = false;
   float scale = 1;
-  float softcap = 0;  ///< a score x becomes softcap * tanh(x / softcap); 0: it does not
+  float softcap = 0;  ///< a score x becomes softcap * tanh(x / softcap); 0: scores are not capped
   ScoreTerms terms;
 
-  /// The keys begin with the first of the whole, or the call is one of that kind (relative positions).
-  bool starts_at_first_key() const { return first_key == 0 && !part; }
-  /// Keys that rows before `end` (of this rank) see are before this one.
+  /// True if the keys begin at position 0 (after the shift in attention_of), so that kernels need no offset for them;
+  /// always false for one part of the keys.
+  bool starts_at_first_key() const { return first_key == 0 && !is_partial; }
+  /// Returns the end of the keys that local rows before `end` can see.
   int64_t keys_of(int64_t end) const {
     const int64_t seen = first_row + end - first_key;
     return causal && seen < size.s ? (seen > 0 ? seen : 0) : size.s;
   }
-  /// No row from `begin` on sees an earlier key.
+  /// Returns the first key that local rows from `begin` on can see.
   int64_t first_key_of(int64_t begin) const {
     const int64_t first = first_row + begin - window + 1 - first_key;
     return window > 0 && first > 0 ? first : 0;
   }
 };
 
-/// The terms of scores, given everything else of the call. `bias_at`: the input that has the bias, if there is one.
+/// Builds the score terms (ALiBi, bias, dropout) of a call whose other fields are set. `bias_at`: the index of the bias
+/// input, if there is one.
 inline ScoreTerms terms_of(const KernelCall& call, const AttentionCall& a, size_t bias_at) {
   ScoreTerms terms;
   terms.any = has_score_terms(call.attrs);
@@ -72,7 +77,8 @@ inline ScoreTerms terms_of(const KernelCall& call, const AttentionCall& a, size_
   const AttentionSize& n = a.size;
   const TensorArg &q = call.in[a.q_at], &k = call.in[a.k_at];
   const bool by_groups = a.packed && call.attrs.text("packing", "heads") == "heads";
-  // Features of the unit that a cut of q divides, and its query heads. Heads of packing: qkv are never cut.
+  // A cut of q keeps these units whole: `unit` is their number of features, `heads` their number of query heads. With
+  // packing: qkv, heads are never cut.
   const int64_t unit = by_groups ? (n.r + 2) * n.d : a.packed ? q.shape[2] : n.d;
   const int64_t heads = by_groups ? n.r : a.packed ? n.heads() : 1;
   const bool has_place = q.offset.size() == 3 && k.offset.size() == 3;
@@ -106,7 +112,7 @@ inline ScoreTerms terms_of(const KernelCall& call, const AttentionCall& a, size_
   return terms;
 }
 
-/// `first`: the input that holds q; `count`: how many inputs of the forward op there are.
+/// `first`: the index of input q; `count`: the number of inputs of the forward op.
 inline AttentionCall attention_of(const KernelCall& call, size_t first, size_t count) {
   AttentionCall a;
   const TensorArg& x = call.in[first];
@@ -155,10 +161,10 @@ inline AttentionCall attention_of(const KernelCall& call, size_t first, size_t c
   if (call.attrs.flag(kExchangesKeys) && !a.packed) {
     const TensorArg& k = call.in[a.k_at];
     a.first_key = k.offset.size() == 3 ? k.offset[1] : 0;
-    a.part = call.attrs.flag(kPartOfKeys);
+    a.is_partial = call.attrs.flag(kPartOfKeys);
   }
   a.mask_rows = a.masked ? call.in[a.mask_at].shape[1] : n.s;
-  if (!a.masked) {  // positions count from the first one that there is
+  if (!a.masked) {  // only relative positions matter, so they count from the first local row or key
     const int64_t shift = a.first_row < a.first_key ? a.first_row : a.first_key;
     a.first_row -= shift, a.first_key -= shift;
   }
@@ -169,7 +175,8 @@ inline AttentionCall attention_of(const KernelCall& call, size_t first, size_t c
 }
 
 inline AttentionCall attention_of(const KernelCall& call) { return attention_of(call, 0, call.in.size()); }
-/// The call of a gradient, whose inputs are dy, those of the forward op, its output and the rows' logs.
+/// The call of a gradient op, whose inputs are dy, the inputs of the forward op, its output and the log-sum-exp of each
+/// row.
 inline AttentionCall attention_of_grad(const KernelCall& call) { return attention_of(call, 1, call.in.size() - 3); }
 
 }  // namespace trainctl

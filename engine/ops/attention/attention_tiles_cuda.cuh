@@ -27,9 +27,8 @@ struct Operands {
   bool causal;
   int64_t window, first_row;
   float scale, softcap;
-  // Set if the keys are a part of all (key_exchange.h).
-  int64_t first_key, mask_rows;
-  bool part;
+  int64_t first_key, mask_rows;  // from AttentionCall
+  bool marks_no_keys;            // a row that sees no key gets the log kNoKeys: the keys are a part, or there are sinks
 
   __device__ bool mask_at(int64_t b, int64_t key) const {
     const int64_t at = b * mask_rows + first_key + key;
@@ -300,7 +299,7 @@ __global__ void __launch_bounds__(kThreads)
     const bool none = total[i] == 0.0f;
     const int64_t row = at.first + row_of(i);
     if (row < a.n.t && column_of(0) == 0)
-      logs[log_at(a, at.b, at.g, at.r, row)] = none ? (a.part ? kNoKeys : 0.0f) : top[i] + logf(total[i]);
+      logs[log_at(a, at.b, at.g, at.r, row)] = none ? (a.marks_no_keys ? kNoKeys : 0.0f) : top[i] + logf(total[i]);
 #pragma unroll
     for (int c = 0; c < D / kSide; ++c) sums[i][c] = none ? 0.0f : sums[i][c] / total[i];
   }

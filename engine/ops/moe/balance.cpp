@@ -1,4 +1,4 @@
-// Keeps the experts of a mixture equally loaded, and counts how they are. n experts, k per token, T tokens of the
+// Keeps the experts of a mixture equally loaded, and counts their loads. n experts, k per token, T tokens of the
 // micro-batch, p the probabilities of a token (expert_load.h), f_e the share of tokens that choose expert e, P_e the
 // mean of p_e. All sums are over the whole micro-batch, whatever the plan: they are partial sums if tokens are cut.
 //
@@ -133,7 +133,7 @@ extern const OpDef count_load_op = {
 };
 
 /// (bias [n], load of the step before) -> the bias of this step. The first micro-batch of a step updates the bias, so
-/// all of its forward and backward passes choose with the same.
+/// all forward and backward passes of the step choose experts with the same bias.
 extern const OpDef balance_bias_op = {
     .name = "balance_bias",
     .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {

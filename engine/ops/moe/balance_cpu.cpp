@@ -1,4 +1,4 @@
-// The load of the experts and its balance on CPUs; see balance.cpp.
+// Counts and balances the loads of the experts on CPUs; see balance.cpp.
 #include <algorithm>
 #include <cmath>
 #include <memory>

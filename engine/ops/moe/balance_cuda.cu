@@ -1,4 +1,4 @@
-// The load of the experts and its balance on GPUs; see balance.cpp. A warp computes a row of logits.
+// Counts and balances the loads of the experts on GPUs; see balance.cpp. A warp computes a row of logits.
 #include <algorithm>
 
 #include "engine/ops/cuda/vector_cuda.cuh"

@@ -13,7 +13,8 @@
 namespace trainctl::cuda {
 namespace {
 
-/// Unrolled steps of 8 k: with 2 a step's fragments load during the products before it; more is more code to fetch.
+/// Unrolled steps of 8 k: with 2, the fragments of a step are loaded during the products of the previous step; more
+/// would only enlarge the code.
 constexpr int kStepsAtOnce = 2;
 
 using GradSize = TileSize<4, 1, 2, 16, 88, 32, 8>;
@@ -32,8 +33,8 @@ struct GradTile : Tile<GradSize, false, false, true> {
   static_assert(kWarps == 8 && kStages == kWarps && kN <= 128 && kGroups * kM * kPitch <= kOld && kBarriers % 2 == 0);
 };
 
-/// Locates a lane's fragments in a slab, for the 8 k of a step: 1, 2 or 4 adjacent columns from `col`, at
-/// k = 2 in_group and at the next. The swizzle of tile_copies_cuda.cuh makes the reads free of bank conflicts.
+/// Locates a lane's fragments in a slab, for the 8 k of a step: 1, 2 or 4 adjacent columns from `col`, in
+/// rows k = 2 * (lane % 4) and k + 1. The swizzle of tile_copies_cuda.cuh makes the reads free of bank conflicts.
 class InSlab {
  public:
   __device__ explicit InSlab(int col) {
@@ -92,7 +93,7 @@ __device__ inline float sum_of_column(const float* slabs, int col) {
   return sum;
 }
 
-/// Summed over the four lanes that share a fragment's rows and columns; all four get the result.
+/// Sums v over the four lanes that share a fragment's rows and columns; all four get the result.
 __device__ inline float sum_of_four(float v) {
   v += __shfl_xor_sync(~0u, v, 1);
   return v + __shfl_xor_sync(~0u, v, 2);
@@ -164,7 +165,8 @@ __device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map
     if (thread == 0 && f.descend != nullptr) copy_async<4>(shared + T::kRate, f.descend, true);
     commit_copies();
   };
-  const int old_from = stages > 2 ? 1 : 0;  // requested before this stage: not ahead of the first stage's slabs
+  // The stage before which C's previous values are requested, so that they do not delay the slabs of the first stage.
+  const int old_from = stages > 2 ? 1 : 0;
 
   const GradFragments fragments(lane / 4, own_row);
   TileSums sums[1][T::kCols];

@@ -15,7 +15,7 @@ struct SoftLoss {
   const float *logits, *labels;
   int64_t rows, classes;
   double scale, smoothing;
-  bool skips;  ///< rows without a label
+  bool skips;  ///< attr nan_is_no_label: rows whose label begins with NaN do not count
 
   explicit SoftLoss(const KernelCall& call)
       : logits(call.in[0].as<float>()),
@@ -44,7 +44,7 @@ CpuKernel prepare_soft_cross_entropy(const KernelCall& call) {
       const float* x = of.row(r);
       const float top = cpu::largest(x, of.classes);
       const double sum = cpu::sum(of.classes, [=](int64_t c) { return double{cpu::exp(x[c] - top)}; });
-      // Relative to the top: a top far from 0 would absorb the log.
+      // Computed relative to the largest logit: added to a large maximum, the log would be lost to rounding.
       const double below = cpu::sum(of.classes, [&](int64_t c) { return of.target(r, c) * (double{top} - x[c]); });
       total += of.sum_of_targets(r) * std::log(sum) + below;
     }

@@ -13,7 +13,7 @@ constexpr int kSoftThreads = 256;
 /// The target that label_smoothing computes from a label: own * label + each.
 struct SoftTargets {
   float own = 1, each = 0;
-  bool skips = false;  ///< rows whose label begins with nan
+  bool skips = false;  ///< attr nan_is_no_label: rows whose label begins with NaN do not count
 };
 
 __device__ inline float largest_of_group(float v, int group) {

@@ -1,4 +1,5 @@
-// Explains why a layer got its axes, and what its size forbade.
+// Sets the reasons that `trainctl plan` prints for the axes of a layer: which neighbor it follows, and which cut its
+// size does not allow. Also plans the finishing nodes of a layer (units.h) whose layout differs from that of the layer.
 #include <fmt/format.h>
 
 #include "engine/base/text.h"
@@ -13,34 +14,35 @@ class Reasons {
   Reasons(const UnitAxes& chosen, const CostModel& cost, Plan& plan) : chosen_(chosen), cost_(cost), plan_(plan) {}
 
   void explain(LayerId l) {
-    LayerPlan& mine = plan_.layers[l];
+    LayerPlan& layer_plan = plan_.layers[l];
     const int u = chosen_.units.of_layer[l];
-    const bool is_data_parallel = mine.factor_axes == chosen_.data_parallel(u);
-    const Model model = model_of(u, is_data_parallel);
-    if (model.unit >= 0) {
-      mine.choice = Choice::propagated;
-      mine.reason =
-          fmt::format("{} {}, {}", model.is_consumer ? "matches" : "follows", chosen_.name(model.unit), input_moves(u));
+    const bool is_data_parallel = layer_plan.factor_axes == chosen_.data_parallel(u);
+    const FollowedNeighbor followed = followed_neighbor(u, is_data_parallel);
+    if (followed.unit >= 0) {
+      layer_plan.choice = Choice::propagated;
+      layer_plan.reason = fmt::format("{} {}, {}", followed.is_consumer ? "matches" : "follows",
+                                      chosen_.name(followed.unit), input_moves(u));
     } else if (is_data_parallel) {
-      mine.choice = Choice::data_parallel;
-      mine.reason = data_parallel_reason(chosen_.mesh, chosen_.graph.layers[l], chosen_.all_facts[l]);
+      layer_plan.choice = Choice::data_parallel;
+      layer_plan.reason = data_parallel_reason(chosen_.mesh, chosen_.graph.layers[l], chosen_.all_facts[l]);
     } else {
-      mine.choice = Choice::propagated;
-      mine.reason = "the cheapest layout between its neighbours, " + input_moves(u);
+      layer_plan.choice = Choice::propagated;
+      layer_plan.reason = "the cheapest layout between its neighbours, " + input_moves(u);
     }
-    explain_size(u, mine);
+    explain_size(u, layer_plan);
   }
 
-  /// Nodes that finish a layer in a layout of their own.
+  /// Plans the finishing nodes of a layer (such as the bias after a sharded contraction, see units.h) separately if
+  /// their layout differs from that of the layer; if `explains`, appends the redistribution to the reason.
   void place_finish(LayerId l, bool explains) {
     const int u = chosen_.units.finish_of_layer[l];
     if (u < 0) return;
-    const LayerPlan& mine = plan_.layers[l];
+    const LayerPlan& layer_plan = plan_.layers[l];
     const std::vector<Factor>& factors = chosen_.graph.layers[l].factors;
     std::vector<std::string> names;
     for (NodeId n : chosen_.units.all[u].finishing) {
       const Node& node = chosen_.graph.nodes[n];
-      NodePlan separate{.virtual_stage = mine.virtual_stage};
+      NodePlan separate{.virtual_stage = layer_plan.virtual_stage};
       for (const TensorRule& rule : node.rule.inputs)
         separate.inputs.push_back(rule_layout(rule, factors, chosen_.axes[u]));
       for (const TensorRule& rule : node.rule.outputs)
@@ -52,25 +54,26 @@ class Reasons {
     if (names.empty() || !explains) return;
     std::vector<std::string> steps;
     for (const Link& link : chosen_.links.in[u])
-      for (const RedistributionStep& step : way(link)) steps.emplace_back(to_string(step.kind));
+      for (const RedistributionStep& step : redistribution_steps(link)) steps.emplace_back(to_string(step.kind));
     plan_.layers[l].reason += fmt::format("; {} after {}", join(names), join(steps));
   }
 
  private:
-  // The neighbor whose layout the unit adopted. A data parallel layer next to a data parallel one follows neither.
-  struct Model {
+  /// The neighbor whose layout this unit adopted; unit -1 if there is none. A data-parallel unit is not counted as
+  /// following a data-parallel producer, nor as matching a consumer without a strategy.
+  struct FollowedNeighbor {
     int unit = -1;
     bool is_consumer = false;
   };
-  Model model_of(int u, bool is_data_parallel) const {
+  FollowedNeighbor followed_neighbor(int u, bool is_data_parallel) const {
     const FactorAxes& axes = chosen_.axes[u];
     for (const Link& link : chosen_.links.in[u]) {
-      const FactorAxes followed = chosen_.after_producer(link).axes;
-      const bool same = followed == axes || without_inner_sums(chosen_.facts(u).inner, followed) == axes ||
-                        without_contractions(chosen_.layer(u), followed) == axes;
-      const bool idle =
+      const FactorAxes adopted = chosen_.after_producer(link).axes;
+      const bool same = adopted == axes || without_inner_sums(chosen_.facts(u).inner, adopted) == axes ||
+                        without_contractions(chosen_.layer(u), adopted) == axes;
+      const bool both_data_parallel =
           is_data_parallel && plan_.layers[chosen_.units.all[link.from].layer].choice == Choice::data_parallel;
-      if (same && !idle) return {link.from, false};
+      if (same && !both_data_parallel) return {link.from, false};
     }
     for (const Link& link : chosen_.links.out[u]) {
       if (chosen_.units.all[link.to].layer == chosen_.units.all[u].layer) continue;  // the node that finishes it
@@ -80,7 +83,7 @@ class Reasons {
     return {};
   }
 
-  std::vector<RedistributionStep> way(const Link& link) const {
+  std::vector<RedistributionStep> redistribution_steps(const Link& link) const {
     const Tensor& tensor = chosen_.graph.tensors[link.tensor];
     return plan_redistribution(chosen_.mesh, tensor.shape, tensor.dtype, chosen_.made(link), chosen_.read(link), cost_);
   }
@@ -88,29 +91,30 @@ class Reasons {
   std::string input_moves(int u) const {
     std::vector<std::string> moves;
     for (const Link& link : chosen_.links.in[u])
-      for (const RedistributionStep& step : way(link))
+      for (const RedistributionStep& step : redistribution_steps(link))
         moves.push_back(fmt::format("{} of {}", to_string(step.kind), chosen_.graph.tensors[link.tensor].name));
     return moves.empty() ? "no redistribution" : "after " + join(moves);
   }
 
-  // Says what was given up because a size is not divisible, and which sizes would be.
-  void explain_size(int u, LayerPlan& mine) const {
+  /// Sets cut_limit_reason and advice: the cut that was not possible because a size is not divisible, and the nearest
+  /// sizes that are.
+  void explain_size(int u, LayerPlan& layer_plan) const {
     const Layer& layer = chosen_.layer(u);
     const LayerFacts& facts = chosen_.facts(u);
     const auto near = [](int64_t size, int64_t want) {
       const int64_t below = size / want * want;
       return below > 0 ? fmt::format("{} or {}", below, below + want) : std::to_string(want);
     };
-    mine.cut_limit_reason = mine.advice = "";
+    layer_plan.cut_limit_reason = layer_plan.advice = "";
     const int batch = facts.batch_factor;
-    if (mine.choice == Choice::data_parallel && batch >= 0 && facts.why_not[batch].empty()) {
+    if (layer_plan.choice == Choice::data_parallel && batch >= 0 && facts.why_not[batch].empty()) {
       const int64_t rows = layer.factors[batch].size;
-      const int have = chosen_.mesh.ways(mine.factor_axes[batch]);
+      const int have = chosen_.mesh.ways(layer_plan.factor_axes[batch]);
       const int want = chosen_.mesh.size();
       if (have == want) return;
-      mine.cut_limit_reason = fmt::format("{} does not divide {}", want, rows);
-      mine.advice = fmt::format("the {} rows of a micro-batch are {} on {} ranks; {} rows could be cut {} ways", rows,
-                                cut_text(have), want, near(rows, want), want);
+      layer_plan.cut_limit_reason = fmt::format("{} does not divide {}", want, rows);
+      layer_plan.advice = fmt::format("the {} rows of a micro-batch are {} on {} ranks; {} rows could be cut {} ways",
+                                      rows, cut_text(have), want, near(rows, want), want);
       return;
     }
     for (const Link& link : chosen_.links.in[u]) {
@@ -120,9 +124,9 @@ class Reasons {
         const int want = chosen_.mesh.ways(arriving.dims[d]);
         if (f < 0 || !facts.why_not[f].empty() || layer.factors[f].size % want == 0) continue;
         const int64_t size = layer.factors[f].size;
-        mine.cut_limit_reason = fmt::format("{} does not divide {}", want, size);
-        mine.advice = fmt::format("dim {} of {} is {}, which cannot be cut {} ways; {} could be", d,
-                                  chosen_.graph.tensors[link.tensor].name, size, want, near(size, want));
+        layer_plan.cut_limit_reason = fmt::format("{} does not divide {}", want, size);
+        layer_plan.advice = fmt::format("dim {} of {} is {}, which cannot be cut {} ways; {} could be", d,
+                                        chosen_.graph.tensors[link.tensor].name, size, want, near(size, want));
         return;
       }
     }

@@ -17,7 +17,8 @@ namespace {
 
 constexpr const char* kExpertPath = "parallel.expert";
 
-/// Cuts of every input of the layer: experts `experts` ways, and the dims of its tokens, `tokens` by dim of its input.
+/// The cuts of each input of the layer: the expert dim `experts` ways, and dim d of the layer's token input tokens[d]
+/// ways.
 std::vector<Ints> cuts_of(const Layer& layer, int factor, int64_t experts, const Ints& tokens) {
   std::vector<Ints> cuts;
   for (size_t i = 0; i < layer.inputs.size(); ++i) {
@@ -32,8 +33,8 @@ std::vector<Ints> cuts_of(const Layer& layer, int factor, int64_t experts, const
   return cuts;
 }
 
-/// By dim of the layer's input: the batch `ways` ways, or if that does not divide it, the positions of its sequences as
-/// well. nullopt: no such cut divides them.
+/// The cuts of each dim of the token input, `ways` in total: the batch only, or the batch and the sequence if `ways`
+/// does not divide the batch. With `batch_alone` always the batch only. nullopt: no such cut divides the dims.
 std::optional<Ints> token_cuts(const Graph& graph, const Layer& layer, const LayerFacts& facts, int64_t ways,
                                bool batch_alone) {
   const Tensor& x = graph.tensors[static_cast<size_t>(layer.inputs[0])];
@@ -58,7 +59,11 @@ std::optional<Ints> token_cuts(const Graph& graph, const Layer& layer, const Lay
   return std::nullopt;
 }
 
-/// Estimated seconds of the exchanges of one layer and micro-batch, forward and backward.
+/// Estimated seconds of the exchanges of one layer and micro-batch, forward and backward:
+///
+///   gather       all_gather of x and dy, reduce_scatter of y and dx
+///   all_to_all   4 exchanges of tokens (x, y, dy, dx), 3 of the size of the ids (ids, weights, dweights),
+///                an all_gather of the counts, and the kernels that pack and sum the tokens
 struct MethodSeconds {
   double gather = 0, all_to_all = 0;
 };
@@ -68,7 +73,7 @@ MethodSeconds exchange_seconds(const Graph& graph, LayerId layer, const Mesh& me
   const Node& node = graph.nodes[static_cast<size_t>(call.node)];
   const Tensor &x = graph.tensors[static_cast<size_t>(node.inputs[0])],
                &ids = graph.tensors[static_cast<size_t>(node.inputs[2])];
-  Axes axes;  // the last ones, as LayerStrategy::with_exchange chooses
+  Axes axes;  // the last ones, which LayerStrategy::with_exchange chooses
   int64_t left = ways;
   for (Axis a = mesh.num_axes() - 1; a >= 0 && left > 1; --a) {
     if (left % mesh.axis_size(a) != 0) continue;
@@ -113,7 +118,7 @@ ExpertMethod choose_method(const Graph& graph, const std::vector<LayerId>& layer
 /// The layers with experts that parallel.expert distributes.
 struct DistributedLayers {
   std::vector<LayerId> layers;
-  bool can_exchange = true;  ///< all ranks can have equal parts of the tokens of each
+  bool can_exchange = true;  ///< the tokens of each layer can be divided evenly over all ranks
 };
 
 Diagnostic expert_error(const JobSpec& spec, std::string message, std::string hint) {
@@ -183,7 +188,7 @@ std::vector<StrategySpec> expert_strategies(const Graph& graph, const std::vecto
     const Layer& layer = graph.layers[static_cast<size_t>(l)];
     const std::string name = layer_in_job(layer.name);
     if (std::any_of(strategies.begin(), strategies.end(), [&](const StrategySpec& s) { return s.pattern == name; }))
-      continue;  // its reference model
+      continue;  // a reference model repeats this layer under the same name in the job
     const int factor = expert_factor(graph, l);
     const bool exchanges = method == ExpertMethod::all_to_all;
     const auto tokens = token_cuts(graph, layer, facts[static_cast<size_t>(l)],

@@ -67,8 +67,8 @@ class UnitAxes {
 /// Sets choice, reason, cut_limit_reason and advice of a layer that no strategy fixes.
 void explain_axes(const UnitAxes& chosen, const CostModel& cost, LayerId layer, Plan& plan);
 
-/// Sets `plan.separate_nodes` for nodes that finish the layer in a layout of their own; if it `explains`,
-/// also the reason.
+/// Sets `plan.separate_nodes` for the finishing nodes of the layer whose layout differs from that of the layer; if
+/// `explains`, appends the redistribution to the reason.
 void place_finish(const UnitAxes& chosen, const CostModel& cost, LayerId layer, bool explains, Plan& plan);
 
 }  // namespace trainctl

@@ -11,14 +11,15 @@ namespace trainctl {
 
 struct Unit {
   LayerId layer = -1;
-  std::vector<NodeId> finishing;  ///< the forward nodes that finish the layer; empty: this is all other nodes of it
+  std::vector<NodeId>
+      finishing;  ///< the forward nodes that finish the layer; empty: this unit is all other nodes of the layer
 
   bool finishes() const { return !finishing.empty(); }
 };
 
 struct Units {
   std::vector<Unit> all;             ///< in the order of the nodes: a layer, then the unit that finishes it
-  std::vector<int> of_layer;         ///< the unit of all other nodes of the layer, forward and backward
+  std::vector<int> of_layer;         ///< the unit of the nodes of the layer that do not finish it, forward and backward
   std::vector<int> finish_of_layer;  ///< -1: the layer has none
   std::vector<int> of_node;
 };

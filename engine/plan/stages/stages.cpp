@@ -178,8 +178,8 @@ std::vector<int> balanced_partition(const std::vector<double>& costs, int num_st
     const double speed = speeds.empty() ? 1 : speeds[static_cast<size_t>(p - 1)];
     const auto last = [&](int begin, int end) { return (sum[end] - sum[begin]) / speed; };
     for (int i = p; i <= n - (num_stages - p); ++i) {
-      // The earlier the last stage begins, the more is in it and the less before it: best where the two cross. Of
-      // equals the shortest last stage.
+      // The earlier the last stage begins, the more is in it and the less before it: best where the two cross. Among
+      // equal costs it takes the shortest last stage.
       const std::vector<double>& before = worst[p - 1];
       int cross = p - 1;
       for (int end = i; cross < end;) {

@@ -1,5 +1,5 @@
-// Steps as CUDA graphs: one of a single step, and one of several consecutive steps, which the device runs without its
-// host.
+// Runs steps as CUDA graphs: one graph of a single step, and one of several consecutive steps, which the device runs
+// without the host.
 #include "engine/runtime/cuda/step_graphs.h"
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 namespace trainctl::cuda {
 
 int steps_of_graph(int in_flight, const Program& program) {
+  // Limits a graph of several steps: a program of many instructions keeps the device busy with one step per graph.
   constexpr size_t kMostInstructions = 512;
   const size_t fitting = kMostInstructions / std::max<size_t>(program.instructions.size(), 1);
   return std::clamp(in_flight / 2, 1, std::clamp(static_cast<int>(fitting), 1, kMostStepsAtOnce));
@@ -36,13 +37,13 @@ void StepGraphs::enqueue_timed(const StepProgram::Issue& how) {
   if (!launch(timed_)) step_.issue(how);
 }
 
-/// False if there is no such graph.
+/// Returns false if there is no such graph.
 bool StepGraphs::launch(const GraphExec& graph) const {
   if (graph) cuda_check(cudaGraphLaunch(graph.get(), step_.compute()), "cudaGraphLaunch");
   return static_cast<bool>(graph);
 }
 
-/// Null if the step cannot be captured: then it is enqueued anew each time.
+/// Returns null if the step cannot be captured; it is then enqueued anew each time.
 GraphExec StepGraphs::capture(const StepProgram::Issue& how, int steps) {
   options_.settle();  // capturing may wait for the device while holding a lock that ranks of one process share
   phase_met_others(options_.start_up, "step");

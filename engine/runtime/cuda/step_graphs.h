@@ -1,6 +1,6 @@
-// Steps as CUDA graphs: one of a single step, and one of several consecutive steps, which the device runs without its
-// host. All ranks capture the same graphs at the same step, however slow a host is: NCCL may synchronize all hosts for
-// each collective that is captured.
+// Runs steps as CUDA graphs: one graph of a single step, and one of several consecutive steps, which the device runs
+// without the host. All ranks capture the same graphs at the same step, however slow a host is: NCCL may synchronize
+// all hosts for each collective that is captured.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,8 @@
 
 namespace trainctl::cuda {
 
-/// Steps in one graph if `in_flight` may be started. A program of many instructions keeps a device busy without this.
+/// Number of steps in one graph if `in_flight` steps may be started. A program of many instructions keeps a device busy
+/// with one step per graph.
 int steps_of_graph(int in_flight, const Program& program);
 
 class StepGraphs {
@@ -26,7 +27,7 @@ class StepGraphs {
     std::function<void(const std::string& line)> notice;
     StartUpClock* start_up = nullptr;  ///< may be null; must outlive this object
   };
-  /// `step` and `watchdog` must outlive it.
+  /// `step` and `watchdog` must outlive this object.
   StepGraphs(StepProgram& step, const Watchdog& watchdog, Options options);
 
   /// False if a step cannot or must not be captured: it is issued anew each time.

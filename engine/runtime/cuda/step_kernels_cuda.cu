@@ -137,6 +137,7 @@ __global__ void load_bytes(Staging staging, ByteCopy copy) {
     map_bytes<float>(from, copy, values);
 }
 
+/// Copies a printed tensor to its slot in pinned host memory.
 __global__ void print(Slots slots, const std::byte* from, std::byte* to, int64_t stride, int64_t bytes) {
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -202,7 +203,7 @@ void enqueue_position(const StepScalars* scalars, int instruction, PositionWord*
 void enqueue_end_step(const Slots& slots, const Reported& reported, const Finished& finished, CudaStream stream) {
   constexpr unsigned kWarp = 32;
   static_assert(kMostStepsAtOnce <= kWarp);
-  check(slots.ahead < kMostStepsAtOnce, "the report of a step must have an address");
+  check(slots.ahead < kMostStepsAtOnce, "the counter must have a slot for the report of this step");
   launch(end_step, 1, kWarp, 0, stream, "end_step", slots, reported, finished);
 }
 

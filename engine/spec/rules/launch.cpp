@@ -139,7 +139,7 @@ void trackers_differ(RuleContext& r) {
   }
 }
 
-void requests_have_their_form(RuleContext& r) {
+void resource_requests_are_well_formed(RuleContext& r) {
   const LaunchSpec& launch = r.job.launch;
   const auto demand = [&](const char* field, const std::string& value, std::string_view pattern, const char* what,
                           const char* hint) {

@@ -1,4 +1,4 @@
-// Rules about paths: no shell has replaced '~' and variables in a job file.
+// Rules about paths: no shell expands '~' and variables in a job file.
 #include <cctype>
 #include <string>
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace trainctl::rules {
 
-void paths_are_not_for_a_shell(RuleContext& r) {
+void paths_use_no_shell_syntax(RuleContext& r) {
   const JobSpec& job = r.job;
   std::vector<std::pair<std::string, std::string>> paths = {{"launch.log_dir", job.launch.log_dir},
                                                             {"launch.hostfile", job.launch.hostfile},

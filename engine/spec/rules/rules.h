@@ -36,14 +36,14 @@ struct RuleContext {
 void ranks_fit_on_the_hosts(RuleContext& r);
 void elastic_runs_have_hosts(RuleContext& r);
 void cluster_manager_assigns_the_hosts(RuleContext& r);
-void requests_have_their_form(RuleContext& r);
+void resource_requests_are_well_formed(RuleContext& r);
 void volumes_have_a_path(RuleContext& r);
 void machines_fit_the_ranks(RuleContext& r);
 void spot_notices_have_an_address(RuleContext& r);
 void trackers_differ(RuleContext& r);
 
 // paths.cpp
-void paths_are_not_for_a_shell(RuleContext& r);
+void paths_use_no_shell_syntax(RuleContext& r);
 
 // parallel.cpp
 void stand_alone_is_one_rank(RuleContext& r);

@@ -1,4 +1,4 @@
-// Report of `trainctl plan` on checkpoints, read from the files that the ranks would write.
+// The checkpoint section of `trainctl plan`: the sizes of the files that the ranks would write.
 #include "engine/train/checkpoint/checkpoint_report.h"
 
 #include <nlohmann/json.hpp>

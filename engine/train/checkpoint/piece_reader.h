@@ -1,4 +1,4 @@
-// Reads parts of a checkpoint's tensors, however they were cut when they were written.
+// Reads parts of a checkpoint's tensors, however they were sharded when they were written.
 #pragma once
 
 #include <cstdint>

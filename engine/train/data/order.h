@@ -24,11 +24,11 @@ void shuffled_order(uint64_t seed, uint64_t pass, std::span<int64_t> order);
 /// sets is a KeyedPermutation of (seed, "dataset.order", pass), which needs no memory and no time to start anywhere.
 inline constexpr int64_t kMostListedSamples = 50'000'000;
 
-/// All that decides which sample is at which place of an epoch, as a clause: "24 samples, shuffled by seed 1". Two jobs
-/// with the same text go through an epoch in the same order, whatever their batch.
+/// Describes everything that determines the order of the samples in an epoch, as a clause: "24 samples, shuffled by
+/// seed 1". Two jobs with the same text go through an epoch in the same order, whatever their batch.
 std::string order_text(const DatasetSpec& spec, int64_t set_size, uint64_t seed);
-/// The same for any set. For a mixture: the sources that have given samples in the first `step` steps, and how many.
-/// Two jobs with the same text continue each source at the same sample.
+/// The same for any data set. For a mixture, it lists how many samples each source has contributed in the first `step`
+/// steps. Two jobs with the same text continue each source at the same sample.
 std::string order_text(const DatasetSpec& spec, const DataHeader& data, uint64_t seed, int64_t step);
 
 /// The order of the samples of one set in each pass over it.
@@ -73,17 +73,17 @@ class SampleOrder {
 
   int64_t steps_per_epoch() const { return steps_; }
   int64_t batch_size() const { return static_cast<int64_t>(batch_.size()); }
-  /// Number of rows of a step's batch that are not there to fill it up: they come first.
+  /// Number of real rows in a step's batch. They come first; the rest are padding that repeats samples.
   int64_t own_rows(int64_t step) const {
     if (mixture_) return static_cast<int64_t>(batch_.size());
     return std::min(static_cast<int64_t>(batch_.size()), samples_ - step * static_cast<int64_t>(batch_.size()));
   }
   /// The samples of one step, in the order of the batch; valid until the next call. Steps count from 0. Allocates
-  /// nothing, unless the set is a mixture.
+  /// no memory, unless the set is a mixture.
   std::span<const int64_t> batch(int64_t epoch, int64_t step);
   /// For each row of the last batch(): the pass over the set, counted over the whole run.
   std::span<const uint64_t> passes() const { return passes_; }
-  /// For each row of the last batch() of a mixture: the number of its source. Empty: it is one set.
+  /// For each row of the last batch() of a mixture: the number of its source. Empty if the set is no mixture.
   std::span<const int32_t> row_sources() const { return row_sources_; }
 
  private:
@@ -95,7 +95,7 @@ class SampleOrder {
   std::optional<Mixture> mixture_;
   uint64_t row_key_ = 0;
   std::vector<int32_t> row_sources_;
-  std::vector<int64_t> next_;  ///< by source: the samples drawn so far
+  std::vector<int64_t> next_;  ///< per source: the samples drawn so far
   std::vector<int64_t> batch_;
   std::vector<uint64_t> passes_;  ///< passes of the rows of batch_
 };

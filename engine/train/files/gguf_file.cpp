@@ -1,4 +1,4 @@
-// Files in the format of llama.cpp (GGUF, version 3): settings with a type, and tensors.
+// Files in the format of llama.cpp (GGUF, version 3): typed metadata key-value pairs, and tensors.
 #include "engine/train/files/gguf_file.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ constexpr int64_t kGgufAlignment = 32;
 constexpr uint32_t kGgufVersion = 3;
 constexpr int64_t kGgufBlockBytes = 2 + kGgufBlock;
 
-// Types of settings in the format.
+// Types of metadata values in the format.
 constexpr uint32_t kUint32 = 4, kInt32 = 5, kFloat32 = 6, kBool = 7, kString = 8, kArray = 9;
 
 int64_t gguf_aligned(int64_t bytes) { return (bytes + kGgufAlignment - 1) / kGgufAlignment * kGgufAlignment; }
@@ -69,7 +69,7 @@ class GgufBytes {
   std::vector<uint8_t> bytes_;
 };
 
-/// A scale and 32 integers. The scale is that of the greatest magnitude, which becomes 127.
+/// Writes a q8_0 block: an f16 scale and 32 int8 values. The scale maps the largest magnitude to 127.
 void add_block(const float* values, uint8_t* to) {
   float most = 0;
   for (int64_t i = 0; i < kGgufBlock; ++i) most = std::max(most, std::abs(values[i]));

@@ -1,11 +1,11 @@
-// Files in the format of llama.cpp (GGUF, version 3): settings with a type, and tensors.
+// Files in the format of llama.cpp (GGUF, version 3): typed metadata key-value pairs, and tensors.
 //
 //   file    = "GGUF" u32(3) u64(tensors) u64(settings) {setting} {tensor} zeros data
 //   setting = string(key) u32(type) value                 string = u64(bytes) bytes
 //   tensor  = string(name) u32(dims) u64 … u32(type) u64(offset in data)    the fastest dim first
 //   data    = the tensors, each at a multiple of 32
 //
-// Little-endian. Q8_0 has blocks of 32 elements of a row: their scale as f16, and 32 integers i8.
+// Little-endian. A q8_0 block is an f16 scale and 32 int8 values, for 32 elements of a row.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@
 namespace trainctl {
 
 enum class GgufType : uint32_t { f32 = 0, f16 = 1, q8_0 = 8 };  ///< numbers of the format
-inline constexpr int64_t kGgufBlock = 32;                       ///< elements of a block of q8_0
+inline constexpr int64_t kGgufBlock = 32;                       ///< elements per q8_0 block
 
-/// Bytes of that many elements: whole blocks in q8_0.
+/// Bytes of `elements` elements, which must fill whole blocks in q8_0.
 int64_t gguf_bytes(GgufType type, int64_t elements);
 /// Converts elements: rounded to the nearest value, and to even between two. q8_0: whole blocks.
 std::vector<uint8_t> gguf_values(GgufType type, std::span<const float> values);
@@ -35,7 +35,7 @@ using GgufSetting = std::variant<uint32_t, float, bool, std::string, std::vector
 struct GgufTensor {
   std::string name;
   GgufType type = GgufType::f32;
-  Shape shape;  ///< row-major, as in our files
+  Shape shape;  ///< row-major, as in checkpoints
 };
 
 /// Writes one file. Throws EnvError.
@@ -50,7 +50,7 @@ class GgufWriter {
 
  private:
   std::vector<GgufTensor> tensors_;
-  std::vector<int64_t> places_;  ///< the tensors' places in the file
+  std::vector<int64_t> places_;  ///< offsets of the tensors in the file
   int64_t bytes_ = 0;
   DiskFile file_;
 };

@@ -1,4 +1,4 @@
-// Sends a worker's requests to the parameter servers, and puts the rows and weights of their answers in place.
+// Sends a worker's requests to the parameter servers, and copies the rows of their answers into the arena.
 #include "engine/train/servers/client.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kFloat = byte_size(DType::f32);
 
-/// Workers in step: the norm of all gradients, once the step is done.
+/// Returns the offset of the norm of all gradients, which workers in step report; -1 if they report none.
 int64_t find_norm(const PlannedJob& job, const Program& program) {
   if (!serves_tables_alone(job.plan) || job.spec.optimizer.clip_norm == 0) return -1;
   for (const Instruction& i : program.instructions)
@@ -44,7 +44,7 @@ Client::Client(const PlannedJob& job, const Program& program, const Program* val
   }
 }
 
-void Client::ask(Ask what, int64_t batch, const RowWindow* window, int64_t next) {
+void Client::send_request(Ask what, int64_t batch, const RowWindow* window, int64_t next) {
   Request request;
   request.ask = what;
   request.worker = worker_;
@@ -91,7 +91,7 @@ void Client::push_rows() {
   for (const auto& [rank, number] : sent) comm_.wait_send(rank, number);
 }
 
-/// The window's rows that were not asked for.
+/// Fills in the rows of the window that were not requested.
 void Client::fill_from_cache() {
   for (int server = 0; server < servers_; ++server)
     for (size_t field = 0; field < window_.fields(); ++field) {
@@ -99,7 +99,7 @@ void Client::fill_from_cache() {
       const size_t asked = window_.asked(field, server).size();
       const std::vector<RowWindow::Part> parts = window_.parts(field, server, ids.size());
       for (size_t i = asked; i < ids.size(); ++i) {
-        const float* row = at_hand(field, ids[i], started_);
+        const float* row = find_cached(field, ids[i], started_);
         for (const RowWindow::Part& part : parts) {
           std::memcpy(arena_.data() + part.weights + static_cast<int64_t>(i) * part.row_bytes, row,
                       static_cast<size_t>(part.row_bytes));
@@ -111,8 +111,8 @@ void Client::fill_from_cache() {
     }
 }
 
-/// For layers with cached_batches.
-void Client::hold_pulled() {
+/// Stores the pulled rows of layers with cached_batches.
+void Client::cache_pulled() {
   for (size_t field = 0; field < window_.fields(); ++field) {
     if (row_caches_[field].cached_batches() == 0) continue;
     for (int server = 0; server < servers_; ++server) {
@@ -133,20 +133,20 @@ void Client::hold_pulled() {
 void Client::start(int64_t batch, std::byte* inputs, const std::optional<Loader::Ahead>& next) {
   ++started_;
   for (RowCache& cache : row_caches_) cache.drop_before(started_);
-  window_.take(inputs, [this](size_t field, int32_t id) { return at_hand(field, id, started_) != nullptr; });
-  has_asked_ahead_ = next.has_value() && !window_.empty();
-  if (has_asked_ahead_)
-    ahead_ = window_.only_in(next->inputs,
-                             [this](size_t field, int32_t id) { return at_hand(field, id, started_ + 1) != nullptr; });
-  ask(Ask::train, batch, &window_, has_asked_ahead_ ? next->step : -1);
+  window_.take(inputs, [this](size_t field, int32_t id) { return find_cached(field, id, started_) != nullptr; });
+  is_prefetching_ = next.has_value() && !window_.empty();
+  if (is_prefetching_)
+    ahead_ = window_.only_in(
+        next->inputs, [this](size_t field, int32_t id) { return find_cached(field, id, started_ + 1) != nullptr; });
+  send_request(Ask::train, batch, &window_, is_prefetching_ ? next->step : -1);
   pull_rows(window_);
   fill_from_cache();
-  hold_pulled();
+  cache_pulled();
 }
 
-/// Rows that a server does not grant are asked for again, with the batch itself.
+/// Receives the prefetched rows. Rows that a server does not grant are requested again with the batch itself.
 void Client::receive_ahead() {
-  if (!std::exchange(has_asked_ahead_, false)) return;
+  if (!std::exchange(is_prefetching_, false)) return;
   for (int server = 0; server < servers_; ++server) {
     Ahead ahead;
     comm_.recv(rank_of(server), &ahead, sizeof(ahead));
@@ -155,9 +155,9 @@ void Client::receive_ahead() {
     for (size_t field = 0; field < window_.fields(); ++field)
       floats += static_cast<int64_t>(ahead_ids(field, server).size()) * window_.floats(field);
     if (floats == 0) continue;
-    block_.resize(static_cast<size_t>(floats));
-    comm_.recv(rank_of(server), block_.data(), floats * kFloat);
-    const float* from = block_.data();
+    prefetched_.resize(static_cast<size_t>(floats));
+    comm_.recv(rank_of(server), prefetched_.data(), floats * kFloat);
+    const float* from = prefetched_.data();
     for (size_t field = 0; field < window_.fields(); ++field) {
       const std::span<const int32_t> ids = ahead_ids(field, server);
       const auto count = static_cast<int64_t>(ids.size());
@@ -187,19 +187,19 @@ void Client::finish(const StepReport& step) {
 
 void Client::read(int64_t batch, std::byte* inputs) {
   validation_window_->take(inputs);
-  ask(Ask::read, batch, &*validation_window_);
+  send_request(Ask::read, batch, &*validation_window_);
   pull_rows(*validation_window_);
 }
 
-void Client::settle(int64_t batch) {
-  ask(Ask::settle, batch, nullptr);
+void Client::wait_for_updates(int64_t batch) {
+  send_request(Ask::wait_for_updates, batch, nullptr);
   for (int server = 0; server < servers_; ++server) {
-    Settled settled;
-    comm_.recv(rank_of(server), &settled, sizeof(settled));
+    UpdatesApplied applied;
+    comm_.recv(rank_of(server), &applied, sizeof(applied));
   }
 }
 
-void Client::leave() { ask(Ask::leave, 0, nullptr); }
+void Client::close() { send_request(Ask::close, 0, nullptr); }
 
 void Client::before_batch(int64_t step, std::byte* inputs, const std::optional<Loader::Ahead>& next) {
   const auto batch_of = [this](int64_t of_step) { return of_step * pushes_per_step_ + worker_; };

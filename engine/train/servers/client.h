@@ -1,6 +1,8 @@
-// A worker's end of its conversations with the servers (request.h): one request to each of them before its program runs
-// on a batch, rows of tables into its windows, and the end of a push after it. Rows of the next batch are asked for
-// with a batch and travel while its program runs, but for those that the batch itself updates.
+// The worker's side of the parameter-server protocol (request.h). Before the program runs on a batch, the client sends
+// one request to each server and pulls the table rows that the batch reads into the arena (RowWindow). The program
+// itself receives the weights and sends their gradients. After the program has run, the client pushes the gradients of
+// the rows and a report. It also prefetches the rows of the next batch, which arrive while the program runs, except for
+// rows that the current batch updates.
 #pragma once
 
 #include <cstddef>
@@ -20,29 +22,32 @@ namespace trainctl::servers {
 
 class Client : public BatchExchange {
  public:
-  /// All must outlive it. `program` is this worker's, and `validation` evaluates in the same arena; null: nothing does.
+  /// The arguments must outlive the client. `program` is this worker's training program. `validation` is its validation
+  /// program, which shares the arena; null if the job has no validation.
   Client(const PlannedJob& job, const Program& program, const Program* validation, std::span<std::byte> arena,
          Communicator& comm);
 
-  /// Before the program runs on `batch`: replaces ids by places in the windows, and fills those. `next`: the batch that
-  /// this worker runs after it, if it is known.
+  /// Call before the program runs on `batch`. Replaces the ids in `inputs` by row positions in the window and fills the
+  /// window with those rows. `next`: the batch that this worker will run afterwards, if known; its rows are prefetched.
   void start(int64_t batch, std::byte* inputs, const std::optional<Loader::Ahead>& next = {});
-  /// The program has run on the batch that was started last: pushes the gradients of its rows, and the report.
+  /// Call after the program has run on that batch. Pushes the gradients of its rows and the report (loss, metrics, and
+  /// the gradient norm if workers run in step).
   void finish(const StepReport& step);
-  /// Before a validation, which may fail: waits for all updates of the batches before this one, and for the copy of a
-  /// state that is to be saved after them.
-  void settle(int64_t batch);
-  /// Before the validation's program runs: with all updates of the batches before this one.
+  /// Call before a validation. Waits until the servers have applied the updates of all batches before `batch` and have
+  /// copied any state that is due to be saved, so that a failing validation cannot lose that checkpoint.
+  void wait_for_updates(int64_t batch);
+  /// Call before the validation program runs. Pulls the rows that it reads. They, and the weights that the program then
+  /// receives, include the updates of all batches before `batch`.
   void read(int64_t batch, std::byte* inputs);
   /// Ends the exchange: no more messages follow.
-  void leave();
+  void close();
 
-  // For workers in step: start(), finish() and read().
+  // Used by workers that run in step: start(), finish() and read().
   void before_batch(int64_t step, std::byte* inputs, const std::optional<Loader::Ahead>& next) override;
   void after_batch(const StepReport& report) override { finish(report); }
   void before_validation_batch(int64_t step, std::byte* inputs) override { read(step * pushes_per_step_, inputs); }
 
-  /// Rows so far: that were pulled before a batch, that were asked for ahead and came, and that a batch used again.
+  /// Row counts since the start: pulled on demand, prefetched, and read from the cache, prefetched rows included.
   struct Counts {
     int64_t pulled = 0, ahead = 0, reused = 0;
   };
@@ -50,10 +55,10 @@ class Client : public BatchExchange {
 
  private:
   int rank_of(int server) const { return first_server_ + server; }
-  const float* at_hand(size_t field, int32_t id, int64_t batch) const { return row_caches_[field].find(id, batch); }
-  void ask(Ask what, int64_t batch, const RowWindow* window, int64_t next = -1);
+  const float* find_cached(size_t field, int32_t id, int64_t batch) const { return row_caches_[field].find(id, batch); }
+  void send_request(Ask what, int64_t batch, const RowWindow* window, int64_t next = -1);
   void pull_rows(const RowWindow& window);
-  void hold_pulled();
+  void cache_pulled();
   void fill_from_cache();
   std::span<const int32_t> ahead_ids(size_t field, int server) const;
   void receive_ahead();
@@ -65,12 +70,12 @@ class Client : public BatchExchange {
   int64_t norm_offset_ = -1;  ///< in the arena; -1: the servers compute the norm, or the job does not clip
   RowWindow window_;
   std::optional<RowWindow> validation_window_;
-  std::vector<std::vector<int64_t>> units_;  ///< units of each table, by field
-  std::vector<RowCache> row_caches_;         ///< by field
+  std::vector<std::vector<int64_t>> units_;  ///< embedding widths (floats per row) of the tables of each field
+  std::vector<RowCache> row_caches_;         ///< one per field
   int64_t started_ = 0;                      ///< batches started so far
-  std::vector<std::vector<int32_t>> ahead_;  ///< ids that were asked for ahead, by field; those of server 0 first
-  bool has_asked_ahead_ = false;
-  std::vector<float> block_;  ///< rows that came ahead, from one server
+  std::vector<std::vector<int32_t>> ahead_;  ///< ids of prefetched rows, per field, in server order
+  bool is_prefetching_ = false;
+  std::vector<float> prefetched_;  ///< the prefetched rows of one server
   Counts counts_;
 };
 

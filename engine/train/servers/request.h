@@ -1,26 +1,28 @@
-// Parameter servers that are event loops: what a worker asks of each server before it runs its program.
+// The protocol between a worker and a parameter server that runs an event loop: the messages of one batch.
 //
 //   worker                            server
 //   request {train, batch}       ->   waits until the batch may start (Applied)
-//   ids of each field            ->   Request::ids of them: rows of tables that this server has
-//   rows of each table           <-   of the first Request::asked of those ids; the others are at hand
-//   recv weights.*               <-   a copy of all that it holds: the state between two updates
+//   ids of each field            ->   Request::ids of them: table rows that this server owns
+//   rows of each table           <-   of the first Request::asked of those ids; the others are cached
+//   recv weights.*               <-   a copy of all its weights: the state between two updates
 //   ids of the next batch        ->   Request::ahead of them by field, sent with the others; not in this batch
 //   Ahead                        <-   whether that batch may start already
 //   rows of each table           <-   if so, in one message; they travel while the program runs
-//   send grad.*, clip_norm       ->   taken whole before any of it is used; then one update, and version + 1
+//   send grad.*, clip_norm       ->   received completely before any of it is used; then one update
 //   gradients of the rows        ->   of all Request::ids, summed by id
 //   Report                       ->   of the batch
 //
 //   request {read, batch}        ->   as above, once all batches before that one are applied, and without a push
-//   request {settle, batch}      ->   Settled, at the same time as an answer to read: a save that is due has its copy
-//   request {leave}              ->   nothing more follows
+//   request {wait_for_updates, batch}
+//                                ->   UpdatesApplied, at the same time as an answer to read: the state of a save that
+//                                     is due has been copied
+//   request {close}              ->   no more messages follow
 //
 // Workers that run in step (servers store only tables) have no weights to pull. Their part of a step is a batch
 // to the servers: worker w of N has batch step * N + w.
 //
-// All travel on the channel of the pair, in order. What a worker that dies has sent of a push is dropped: no update has
-// half of it.
+// All messages are sent on the channel of the pair, in order. An incomplete push of a worker that died is dropped: no
+// update contains half of one.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +32,7 @@
 
 namespace trainctl::servers {
 
-enum class Ask : int32_t { train, read, settle, leave };
+enum class Ask : int32_t { train, read, wait_for_updates, close };
 
 struct Request {
   Ask ask = Ask::train;
@@ -42,8 +44,8 @@ struct Request {
 };
 static_assert(sizeof(Request) == 360);
 
-/// The answer to settle.
-struct Settled {
+/// The answer to wait_for_updates.
+struct UpdatesApplied {
   int32_t unused = 0;
 };
 

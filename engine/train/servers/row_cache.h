@@ -13,15 +13,14 @@ namespace trainctl::servers {
 
 class RowCache {
  public:
-  /// A row has `floats`: those of all tables of a field, one after another.
+  /// `floats`: floats per row, over all tables of a field, one after another.
   RowCache(int64_t floats, int64_t cached_batches) : floats_(floats), cached_batches_(cached_batches) {}
 
-  /// Null if there is no row that batch `batch` may use. Valid until the next put or drop.
+  /// Returns null if batch `batch` may use no cached row of `id`. Valid until the next put or drop.
   const float* find(int32_t id, int64_t batch) const;
   /// Returns the destination of the values of a row pulled for `batch`. Batch numbers must not decrease.
   float* put(int32_t id, int64_t batch);
-  /// Forgets rows that neither this batch nor a later one may use: what is left has at most cached_batches + 1 batches'
-  /// rows.
+  /// Drops rows that neither this batch nor a later one may use. The rows of at most cached_batches + 1 batches remain.
   void drop_before(int64_t batch);
 
   int64_t cached_batches() const { return cached_batches_; }

@@ -65,8 +65,9 @@ RowWindow::Entry& RowWindow::entry(int32_t id) {
   }
 }
 
-/// Each id once, those of server 0 first; of a server those that are not at hand first, in the order of the batch.
-void RowWindow::find_ids(size_t number, const std::byte* inputs, const AtHand& at_hand) {
+/// Lists each id of the batch once, in server order; per server the ids to pull, then the cached ones, each in the
+/// order of the batch.
+void RowWindow::find_ids(size_t number, const std::byte* inputs, const IsCached& is_cached) {
   Field& field = fields_[number];
   ++stamp_;
   for (size_t server = 0; server < field.to_ask.size(); ++server) {
@@ -83,7 +84,7 @@ void RowWindow::find_ids(size_t number, const std::byte* inputs, const AtHand& a
       if (found.stamp == stamp_) continue;
       found = {stamp_, ids[i], 0};
       const auto server = static_cast<size_t>(owner_of_row(ids[i], servers_));
-      (at_hand && at_hand(number, ids[i]) ? field.cached : field.to_ask)[server].push_back(ids[i]);
+      (is_cached && is_cached(number, ids[i]) ? field.cached : field.to_ask)[server].push_back(ids[i]);
     }
   }
   field.ids.clear();
@@ -97,9 +98,9 @@ void RowWindow::find_ids(size_t number, const std::byte* inputs, const AtHand& a
   for (size_t place = 0; place < field.ids.size(); ++place) entry(field.ids[place]).place = static_cast<int32_t>(place);
 }
 
-void RowWindow::take(std::byte* inputs, const AtHand& at_hand) {
+void RowWindow::take(std::byte* inputs, const IsCached& is_cached) {
   for (size_t number = 0; number < fields_.size(); ++number) {
-    find_ids(number, inputs, at_hand);
+    find_ids(number, inputs, is_cached);
     for (const Loaded& load : fields_[number].loads) {
       auto* ids = reinterpret_cast<int32_t*>(inputs + load.offset);
       for (int64_t i = 0; i < load.count; ++i) ids[i] = entry(ids[i]).place;
@@ -107,7 +108,7 @@ void RowWindow::take(std::byte* inputs, const AtHand& at_hand) {
   }
 }
 
-std::vector<std::vector<int32_t>> RowWindow::only_in(const std::byte* later_inputs, const AtHand& at_hand) {
+std::vector<std::vector<int32_t>> RowWindow::only_in(const std::byte* later_inputs, const IsCached& is_cached) {
   std::vector<std::vector<int32_t>> of_fields;
   for (size_t number = 0; number < fields_.size(); ++number) {
     const Field& field = fields_[number];
@@ -121,7 +122,7 @@ std::vector<std::vector<int32_t>> RowWindow::only_in(const std::byte* later_inpu
         Entry& found = entry(ids[i]);
         if (found.stamp == stamp_) continue;
         found = {stamp_, ids[i], 0};
-        if (!at_hand(number, ids[i])) only.push_back(ids[i]);
+        if (!is_cached(number, ids[i])) only.push_back(ids[i]);
       }
     }
     std::stable_sort(only.begin(), only.end(),

@@ -1,6 +1,7 @@
-// The worker side of tables: the rows that a batch needs, and their positions in the windows.
+// The window of each table on a worker: the rows that a batch reads, stored in the arena. RowWindow assigns them
+// positions:
 //
-//   window   to ask server 0 for | at hand, of server 0 | to ask server 1 for | at hand, of server 1 | …
+//   window   pulled from server 0 | cached, of server 0 | pulled from server 1 | cached, of server 1 | …
 #pragma once
 
 #include <cstddef>
@@ -17,25 +18,25 @@ namespace trainctl::servers {
 
 class RowWindow {
  public:
-  /// `program` is a worker's. It must outlive this, as must the job.
+  /// `program`: a worker's program. It and the job must outlive the window.
   RowWindow(const PlannedJob& job, const Program& program);
 
   bool empty() const { return fields_.empty(); }
-  /// Tells whether the worker has a row that is in none of its windows.
-  using AtHand = std::function<bool(size_t field, int32_t id)>;
-  /// Replaces the ids of a batch by places in the windows. EnvError for an id without a row.
-  void take(std::byte* inputs, const AtHand& at_hand = {});
-  /// Rows of a later batch that neither this one has nor the worker, by field; those of server 0 first. Ids without a
-  /// row are left out: take() reports them when their turn comes.
-  std::vector<std::vector<int32_t>> only_in(const std::byte* later_inputs, const AtHand& at_hand);
+  /// Returns true if the worker has cached the row (RowCache).
+  using IsCached = std::function<bool(size_t field, int32_t id)>;
+  /// Replaces the ids of a batch by row positions in the window. Throws EnvError for an id without a row.
+  void take(std::byte* inputs, const IsCached& is_cached = {});
+  /// Returns the ids of a later batch that are neither in this batch nor cached, per field, in server order. Ids
+  /// without a row are left out: take() reports them with their own batch.
+  std::vector<std::vector<int32_t>> only_in(const std::byte* later_inputs, const IsCached& is_cached);
 
   /// Fields of the samples that tables read; each has at least one table.
   size_t fields() const { return fields_.size(); }
-  /// Floats of a row of all tables of the field.
+  /// Number of floats of a row, over all tables of the field.
   int64_t floats(size_t field) const;
-  /// Ids of the batch whose rows that server has, in the order of the windows.
+  /// Ids of the batch whose rows `server` owns, in the order of the window.
   std::span<const int32_t> ids(size_t field, int server) const;
-  /// The first of them, which are not at hand.
+  /// The first of them, which are not cached and must be pulled.
   std::span<const int32_t> asked(size_t field, int server) const;
 
   /// The first `count` rows of ids(field, server) in the arena, for each table of the field.
@@ -59,13 +60,13 @@ class RowWindow {
     int64_t rows = 0;
     std::vector<Loaded> loads;
     std::vector<OfTable> tables;
-    std::vector<int32_t> ids;                          ///< by server, each once
+    std::vector<int32_t> ids;                          ///< in server order, each once
     std::vector<size_t> begins;                        ///< by server, and the end
     std::vector<size_t> asked_ends;                    ///< by server
     std::vector<std::vector<int32_t>> to_ask, cached;  ///< by server: the two parts of the batch's `ids`
   };
 
-  void find_ids(size_t number, const std::byte* inputs, const AtHand& at_hand);
+  void find_ids(size_t number, const std::byte* inputs, const IsCached& is_cached);
 
   int servers_;
   std::vector<Field> fields_;

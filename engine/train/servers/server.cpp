@@ -1,4 +1,4 @@
-// Runs a parameter server: answers pulls, takes pushes, and runs its program once for each whole push.
+// Runs a parameter server: answers pulls, receives pushes, and runs its program once per complete push.
 #include "engine/train/servers/server.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ constexpr double kLookSeconds = 0.02;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-/// Bytes of the messages of one kind.
+/// Bytes of the messages of all instructions with `opcode`.
 int64_t message_bytes(const Program& program, Opcode opcode) {
   int64_t bytes = 0;
   for (const Instruction& i : program.instructions)
@@ -36,11 +36,11 @@ int64_t message_bytes(const Program& program, Opcode opcode) {
   return bytes;
 }
 
-/// Layout of a worker's room:
+/// Layout of the buffers of one worker:
 ///
 ///   rows of tables, or their gradients | weights, or gradients and norm | ids | ids of the next batch | its rows
 ///
-/// A worker has either a pull or a push under way, and rows of its next batch.
+/// At most one pull or push of a worker is in progress, and one prefetch of the rows of its next batch.
 struct Room {
   Room(const PlannedJob& job, const Program& program) {
     for (const ServedTable& table : job.tables) rows += aligned(table.window * table.units * byte_size(DType::f32));
@@ -65,7 +65,7 @@ struct AsyncServer::Worker {
   std::byte* messages = nullptr;  ///< pulled_ or pushed_
   int32_t* ids = nullptr;         ///< ids of fields, one after another; then those of the next batch
   std::byte* ahead = nullptr;     ///< rows of the next batch
-  int lives = 0;                  ///< BatchBoard::lives of the process that it talks with
+  int lives = 0;                  ///< BatchBoard::lives of the worker process with which it communicates
   Request request;
   Report report;        ///< the end of its push
   size_t taken = 0;     ///< messages of ids, then of the push
@@ -212,7 +212,7 @@ bool AsyncServer::free_one() {
   return true;
 }
 
-/// One step of the worker's conversation; false if it has to wait.
+/// Handles the next message of the worker. Returns false if it has to wait.
 bool AsyncServer::serve(Worker& worker) {
   switch (worker.state) {
     case Worker::State::idle:
@@ -223,9 +223,9 @@ bool AsyncServer::serve(Worker& worker) {
       }
       comm_.recv(worker.rank, &worker.request, sizeof(worker.request));
       worker.taken = 0;
-      worker.state = worker.request.ask == Ask::leave    ? Worker::State::left
-                     : worker.request.ask == Ask::settle ? Worker::State::asks
-                                                         : Worker::State::lists;
+      worker.state = worker.request.ask == Ask::close              ? Worker::State::left
+                     : worker.request.ask == Ask::wait_for_updates ? Worker::State::asks
+                                                                   : Worker::State::lists;
       return true;
     case Worker::State::lists:
       if (worker.taken < 2 * of_fields_.size() && !has_ids(worker)) {
@@ -257,7 +257,8 @@ bool AsyncServer::serve(Worker& worker) {
   return false;
 }
 
-/// All that it has sent is taken, and no more comes: it has left, died, or another process has its place.
+/// True if all its messages have been received and no more will come: it has closed the exchange, died, or been
+/// replaced by another process.
 bool AsyncServer::has_ended(const Worker& worker) const {
   const RankState state = memory_.status(worker.rank).state.load(std::memory_order_acquire);
   const bool ended =
@@ -265,7 +266,7 @@ bool AsyncServer::has_ended(const Worker& worker) const {
   return ended && !comm_.has_message(worker.rank);
 }
 
-/// Or, where another process has its place, begins with that one.
+/// Ends the exchange with the worker, or begins one with the process that has replaced it.
 void AsyncServer::let_go(Worker& worker) {
   worker.state = Worker::State::left;
   const int lives = memory_.batches().lives(worker.rank);
@@ -276,7 +277,7 @@ void AsyncServer::let_go(Worker& worker) {
 }
 
 bool AsyncServer::may_start(const Request& request) {
-  if (request.ask == Ask::read || request.ask == Ask::settle) {
+  if (request.ask == Ask::read || request.ask == Ask::wait_for_updates) {
     if (applied_.oldest() < request.batch) return false;
     save_before_validation();
     return true;
@@ -290,7 +291,7 @@ bool AsyncServer::is_near(int64_t batch) const {
   return board.round(batch) - board.round(applied_.oldest()) <= job_.spec.parallel.staleness;
 }
 
-/// A validation that reads the weights may fail: a state that is to be saved is copied before.
+/// A validation that reads the weights may fail, so a state that is due to be saved is copied first.
 void AsyncServer::save_before_validation() {
   if (!job_.plan.is_asynchronous()) return;  // the workers begin those saves
   if (applied_.is_complete())
@@ -299,8 +300,8 @@ void AsyncServer::save_before_validation() {
     is_held(step_of(applied_.oldest()));
 }
 
-/// A save of step s waits until all batches before s are applied, and those from s on wait for the save. What asks for
-/// a batch decides for all steps up to it, so no batch from s on has started.
+/// A save of step s waits until all batches before s are applied, and those from s on wait for the save. A request
+/// for a batch decides for all steps up to it, so no batch from s on has started.
 bool AsyncServer::is_held(int64_t step) {
   while (saves_ != nullptr && decided_ < step && saved_at_ < 0)
     if (saves_->saves_before(++decided_)) saved_at_ = decided_;
@@ -321,8 +322,8 @@ TrainPosition AsyncServer::position() const {
   return position;
 }
 
-/// The ids of the next field, if they are there: of the batch, then of the next one. A field without ids has no
-/// message.
+/// Receives the ids of the next field, of the batch and then of the next batch. Returns false if they have not arrived.
+/// A field without ids has no message.
 bool AsyncServer::has_ids(Worker& worker) {
   const size_t fields = of_fields_.size();
   const auto ids_of = [&](size_t list) {
@@ -337,11 +338,12 @@ bool AsyncServer::has_ids(Worker& worker) {
   return true;
 }
 
-/// The copy is of one moment between two updates, and stays what it is while the worker reads it.
+/// Answers a request with rows and copies of the weights, all from the same moment between two updates; later updates
+/// do not change them.
 void AsyncServer::answer(Worker& worker) {
-  if (worker.request.ask == Ask::settle) {
-    const servers::Settled settled;
-    comm_.send(worker.rank, &settled, sizeof(settled));
+  if (worker.request.ask == Ask::wait_for_updates) {
+    const servers::UpdatesApplied applied;
+    comm_.send(worker.rank, &applied, sizeof(applied));
     worker.state = Worker::State::idle;
     return;
   }
@@ -357,8 +359,8 @@ void AsyncServer::answer(Worker& worker) {
   worker.state = worker.request.ask == Ask::train ? Worker::State::pushes : Worker::State::idle;
 }
 
-/// The rows, or gradients of rows, for the first `counts` ids of each field of the worker's batch: by field, then by
-/// table.
+/// Calls f(table, ids, rows, bytes) with the rows, or the gradients of rows, of the first `counts` ids of each field of
+/// the worker's batch: by field, then by table.
 template <class F>
 void AsyncServer::for_each_table(const Worker& worker, const int32_t* counts, const F& f) const {
   std::byte* rows = worker.rows;
@@ -374,8 +376,8 @@ void AsyncServer::for_each_table(const Worker& worker, const int32_t* counts, co
   }
 }
 
-/// The worker takes them once its program has run, so they are in a place of their own until then. A save does not
-/// mind: rows that are read change nothing.
+/// Sends the prefetched rows. The worker receives them only after its program has run, so they have their own buffer.
+/// They need not wait for a save, because reading rows changes nothing.
 void AsyncServer::answer_ahead(Worker& worker) {
   const servers::Ahead ahead{is_near(worker.request.next) ? 1 : 0};
   comm_.send(worker.rank, &ahead, sizeof(ahead));
@@ -411,7 +413,7 @@ size_t AsyncServer::messages_of(const Worker& worker) const {
   return messages;
 }
 
-/// The next message of a push. A worker pushes once it has pulled all, so its room is free.
+/// Receives the next message of a push. A worker pushes only after it has pulled everything, so its buffers are free.
 void AsyncServer::take_message(Worker& worker) {
   const size_t number = worker.taken++;
   if (number < pushed_.size()) {
@@ -469,13 +471,14 @@ void AsyncServer::update_tables(const Worker& worker, const StepScalars& scalars
   for_each_table(worker, worker.request.ids, update);
 }
 
-/// Updates that its weights lack. Updates of the same step do not count as missing: their gradients add up.
+/// Returns the number of updates that its weights lack. Updates of the same step do not count, because their gradients
+/// are added up.
 int64_t AsyncServer::staleness_of(const Worker& worker) const {
   check(updates_ >= worker.version, "versions must increase");
   return job_.plan.is_asynchronous() ? updates_ - worker.version : worker.lacks;
 }
 
-/// The older the weights of a gradient, the less it is trusted.
+/// Scales the learning rate down by the staleness of the gradients, and runs the update.
 void AsyncServer::apply(Worker& worker) {
   const int64_t staleness = staleness_of(worker), step = updates_ / pushes_per_step_;
   StepScalars scalars =

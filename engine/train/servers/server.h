@@ -34,20 +34,22 @@ struct ServerOptions {
   std::function<void(servers::TableRows&)> restore_table{};  ///< called for each table
 };
 
-/// Bytes of the arena of a server's rank: that of its program, and room to exchange messages with each worker.
+/// Bytes of the arena of a server's rank: the arena of its program, and message buffers for each worker.
 int64_t server_arena_bytes(const PlannedJob& job, const Program& program);
 
-/// Before any process starts: the batches of the run from step `first` on. Nothing in a job without such servers.
+/// Call before any process starts. Sets up the batches of the run from step `first` on; does nothing in a job without
+/// such servers.
 void prepare_batches(const PlannedJob& job, int64_t first, SharedMemory& memory);
 
 class AsyncServer {
  public:
-  /// All must outlive it. `memory`'s BatchBoard is prepared. `saves`: null if nothing is saved.
+  /// The arguments must outlive the server. `memory`'s BatchBoard is prepared. `saves`: null if nothing is saved.
   AsyncServer(const PlannedJob& job, const Program& program, const SharedMemory& memory, Communicator& comm,
               ServerObserver& observer, ServerSaves* saves = nullptr, const ServerOptions& options = {});
   ~AsyncServer();
 
-  /// Serves until each worker has left or ended. Throws CommError if the host has lost a worker's memory.
+  /// Serves until each worker has closed its exchange or ended. Throws CommError if the host has lost a worker's
+  /// memory.
   void run();
 
   int64_t updates() const { return updates_; }
@@ -58,8 +60,8 @@ class AsyncServer {
  private:
   /// A message of a pull or a push.
   struct Part {
-    int64_t offset = 0;  ///< in the arena; of a push: -1
-    int64_t at = 0;      ///< in the worker's room
+    int64_t offset = 0;  ///< in the arena; -1 in a push
+    int64_t at = 0;      ///< in the worker's buffers
     int64_t bytes = 0;
   };
   struct Worker;

@@ -43,7 +43,7 @@ class TableRows {
   /// Frees rows that have expired. Until then they take memory, and count in rows().
   void drop_expired();
   int64_t rows() const { return used_; }
-  /// Rows that were read and updated so far: how hot this server is.
+  /// Rows that were read and updated so far: the load of this server.
   int64_t rows_read() const { return rows_read_; }
   int64_t rows_updated() const { return rows_updated_; }
   int64_t bytes() const;

@@ -96,13 +96,13 @@ int64_t AsyncWorker::next_batch() {
     return batch;
   }
   const int64_t batch = board_.claim(program_.rank);
-  // Once the gate is closed, all batches that it has let through are run, and no other.
+  // Once the gate is closed, the batches that it has admitted are run, and no others.
   const bool has_stopped = memory_.gate().asked_to_stop() &&
                            board_.first() + board_.finished() >= static_cast<int64_t>(memory_.gate().highest());
   return batch == BatchBoard::kNoneNow && has_stopped ? BatchBoard::kEnd : batch;
 }
 
-/// In the place of a worker that has died: once no server has anything of that one any more.
+/// Takes the place of a worker process that has died, after every server has dropped the messages of that process.
 void AsyncWorker::join() {
   const auto is_over = [this](int server) {
     return memory_.status(board_.workers() + server).state.load(std::memory_order_acquire) == RankState::done;
@@ -120,7 +120,7 @@ TrainResult AsyncWorker::run() {
   if (last_.run_step > 0) end_epoch();
   result_.stopped = result_.stopped || board_.first() + board_.finished() < run_steps_;
   if (validates() && !result_.stopped) validate(run_steps_, run_steps_);
-  client_.leave();
+  client_.close();
   result_.last_step = board_.first() + board_.finished();
   if (result_.stopped && memory_.gate().asked_to_stop())  // others may still run the last batches
     result_.last_step = static_cast<int64_t>(memory_.gate().highest());
@@ -205,7 +205,7 @@ void AsyncWorker::end_epoch() {
   for (TrainObserver* observer : observers_) observer->on_epoch(result_.last_epoch);
 }
 
-/// The first worker that has not died.
+/// Returns true for the first worker that has not died.
 bool AsyncWorker::validates() const {
   if (validation_ == nullptr) return false;
   for (int worker = 0; worker < program_.rank; ++worker)
@@ -221,14 +221,14 @@ void AsyncWorker::make_evaluator() {
                                            executor_->beside(*validation_, beside), on_hang_);
 }
 
-/// Some step after the last validation, up to the finished ones, asks for one.
+/// Returns true if a validation is due at a step after the last validation, up to `steps`.
 bool AsyncWorker::validation_is_due(int64_t steps) const {
   for (int64_t step = validated_ + 1; step <= steps; ++step)
     if (job_.spec.validation->is_due(step, steps_per_epoch_)) return true;
   return false;
 }
 
-/// Batches that have started are finished, by any worker; no other batch starts.
+/// Ends the run if train.stop_when says so: workers finish the batches that have started, and start no others.
 void AsyncWorker::end_by_rule(const ValidationReport& report) {
   if (!job_.spec.train.stop_when || !stop_reason_.empty()) return;
   stop_reason_ = stop_reason(*job_.spec.train.stop_when, report);
@@ -236,10 +236,10 @@ void AsyncWorker::end_by_rule(const ValidationReport& report) {
   memory_.gate().ask_to_stop();
 }
 
-/// With the updates of all batches before `applied`, and perhaps others.
+/// Validates weights that include the updates of all batches before `applied`, and perhaps later ones.
 void AsyncWorker::validate(int64_t steps, int64_t applied) {
   if (validated_ >= steps) return;
-  client_.settle(applied);
+  client_.wait_for_updates(applied);
   if (!evaluator_) make_evaluator();
   const auto before_batch = [&](std::byte* inputs) { client_.read(applied, inputs); };
   const auto progress = [this](int64_t done, int64_t all) {

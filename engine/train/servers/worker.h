@@ -17,7 +17,8 @@ namespace trainctl {
 
 class AsyncWorker {
  public:
-  /// All must outlive it. `memory`'s BatchBoard is prepared. Servers save the state, so observers receive only reports.
+  /// The arguments must outlive the worker. `memory`'s BatchBoard is prepared. Servers save the state, so observers
+  /// receive only reports.
   AsyncWorker(const PlannedJob& job, const Program& program, const SharedMemory& memory, Communicator& comm,
               const TrainObservers& observers = {}, const TrainOptions& options = {});
 

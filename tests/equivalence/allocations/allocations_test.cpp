@@ -18,8 +18,8 @@ namespace {
 
 constexpr int64_t kSteps = 25;  ///< several epochs
 
-/// Allocations of all ranks together, in steps 2 to the last. dataset.autotune is off: where a step waits for its data,
-/// it allocates further batches.
+/// Allocations of all ranks together, in steps 2 to the last. dataset.autotune is off because it allocates more
+/// batches when a step waits for data.
 AllocationCounts count_in_steps(const PlanCase& plan) {
   std::vector<std::string> overrides = plan.same;
   overrides.insert(overrides.end(), plan.plan.begin(), plan.plan.end());

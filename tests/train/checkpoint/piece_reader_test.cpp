@@ -1,4 +1,4 @@
-// Boxes read from however a tensor was cut, and checkpoints merged into one file.
+// Reads boxes of tensors from checkpoints with arbitrary shards, and merges checkpoints into one file.
 #include "engine/train/checkpoint/piece_reader.h"
 
 #include <doctest/doctest.h>
@@ -28,7 +28,7 @@ DType other(DType type) { return type == DType::f32 ? DType::bf16 : type == DTyp
 
 }  // namespace
 
-TEST_CASE("any box of any tiling reads as the whole tensor has it, from at most 1.1 times its bytes") {
+TEST_CASE("a box read from any tiling equals that part of the whole tensor, and reads at most 1.1 times its bytes") {
   std::mt19937 random(3);
   for (int round = 0; round < 30; ++round) {
     const ScratchFolder scratch;
@@ -47,7 +47,7 @@ TEST_CASE("any box of any tiling reads as the whole tensor has it, from at most 
   }
 }
 
-TEST_CASE("blocks larger than the reader's own are converted in parts") {
+TEST_CASE("boxes larger than the reader's buffer are converted in parts") {
   const ScratchFolder scratch;
   const SampleTensor tensor{"big", "weight", DType::f32, {3, 700'000}, {{{{0, 0}, {3, 700'000}}}}};
   PieceReader reader(write_sample_files(scratch.path(), {tensor}, 1, 1), scratch.path());
@@ -78,7 +78,7 @@ TEST_CASE("a checkpoint with more files than may be open at once is read") {
           sample_bytes(tensor, whole_box(tensor.shape), DType::f32));
 }
 
-TEST_CASE("blocks tile a tensor in its order") {
+TEST_CASE("blocks tile a tensor in row-major order") {
   for (const Shape& shape : {Shape{}, Shape{10}, Shape{3, 5}, Shape{4, 3, 7}, Shape{2, 1, 9, 2}})
     for (const int64_t most : {1, 2, 5, 7, 20, 1000}) {
       int64_t next = 0;

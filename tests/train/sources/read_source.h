@@ -1,4 +1,4 @@
-// Reads values from a source for tests, and returns the errors that it gives.
+// Reads values from a source for tests, and returns the errors that it throws as text.
 #pragma once
 
 #include <cstring>
@@ -13,7 +13,7 @@
 
 namespace trainctl {
 
-/// All fields of one sample.
+/// Reads all fields of one sample.
 inline std::vector<FieldBytes> read_sample(const Source& source, int64_t sample) {
   std::vector<FieldBytes> out(source.fields().size());
   source.read(sample, std::vector<bool>(out.size(), true), out);
@@ -31,7 +31,7 @@ inline std::string text_of(const FieldBytes& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// One field of each sample, whose elements are T, one after the other.
+/// The values of one field of all samples, concatenated; the elements have type T.
 template <class T>
 std::vector<T> all_values(const Source& source, size_t field) {
   std::vector<T> all;

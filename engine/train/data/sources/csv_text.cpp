@@ -55,7 +55,7 @@ std::string split_row(std::string& row, char delimiter, std::vector<std::string_
       if (value.size() < 2 || !value.ends_with('"'))
         return fmt::format("value {}: expected the delimiter '{}' after the closing quote", values.size() + 1,
                            delimiter);
-      char* to = row.data() + at;  // it only gets shorter
+      char* to = row.data() + at;  // unquoting in place is safe because it only shortens the value
       for (size_t from = at + 1; from + 1 < end; ++from) {
         if (row[from] == '"') {
           if (from + 2 >= end || row[from + 1] != '"')

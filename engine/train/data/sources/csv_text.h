@@ -16,7 +16,7 @@ std::optional<size_t> row_bytes(std::string_view text, char delimiter, bool is_f
 /// is wrong with the row, or an empty text.
 std::string split_row(std::string& row, char delimiter, std::vector<std::string_view>& values);
 
-/// Sorts words by their values if all of them are numbers; else leaves them.
+/// Sorts the words by value if all are numbers; otherwise leaves their order unchanged.
 void sort_as_numbers(std::vector<std::string>& words);
 
 /// Returns whether the row has only blanks and a line end.

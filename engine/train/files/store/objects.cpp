@@ -1,4 +1,4 @@
-// Objects of stores: listing them, and reading ranges of them, with retries.
+// Lists objects of stores and reads ranges of them, with retries.
 #include "engine/train/files/store/objects.h"
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 
 struct Address {
-  std::string scheme, bucket, key;  ///< https: only the scheme
+  std::string scheme, bucket, key;  ///< an https address has only the scheme
 };
 
 Address address_of(const std::string& url) {
@@ -41,7 +41,7 @@ Address address_of(const std::string& url) {
   return address;
 }
 
-/// Regions that stores have named for their buckets.
+/// The region of each bucket, as learned from the x-amz-bucket-region header of earlier responses.
 class BucketRegions {
  public:
   std::string get(const std::string& bucket, const std::string& otherwise) {
@@ -65,7 +65,7 @@ BucketRegions& bucket_regions() {
   return *regions;
 }
 
-/// A request for a key (or with an empty one for the bucket). `query`: sorted and encoded.
+/// A request for a key, or for the bucket if the key is empty. `query`: sorted and encoded.
 HttpRequest request_for(const Address& address, const std::string& url, const std::string& query, bool renew) {
   HttpRequest request;
   const std::string key = percent_encoded(address.key, true), tail = query.empty() ? "" : "?" + query;
@@ -110,15 +110,16 @@ std::string hint_for(const HttpResponse& response, const Address& address) {
                                 : "";
 }
 
-double patience() {
-  const char* text = std::getenv("TRAINCTL_STORE_PATIENCE");  // for tests of stores that stay away
+double max_retry_seconds() {
+  const char* text = std::getenv("TRAINCTL_STORE_PATIENCE");  // for tests of stores that do not recover
   const std::optional<double> seconds = text == nullptr ? std::nullopt : parse_number(text);
   return seconds.value_or(kPatienceSeconds);
 }
 
-/// The response with one of the wanted states. Repeats the request while that may help; EnvError otherwise.
-HttpResponse ask(const std::string& url, const Address& address, const std::string& query,
-                 const std::vector<std::string>& headers, const std::vector<long>& wanted) {
+/// Sends the request until the response has one of the wanted statuses. Retries transient errors; throws EnvError
+/// otherwise.
+HttpResponse send_request(const std::string& url, const Address& address, const std::string& query,
+                          const std::vector<std::string>& headers, const std::vector<long>& wanted) {
   constexpr double kFirstPause = 0.1, kMostPause = 10;
   thread_local std::minstd_rand random(std::random_device{}());
   const SteadyClock::time_point start = SteadyClock::now();
@@ -139,7 +140,7 @@ HttpResponse ask(const std::string& url, const Address& address, const std::stri
       continue;
     }
     const double waited = std::chrono::duration<double>(SteadyClock::now() - start).count();
-    if (!response.may_succeed_later() || waited + pause > patience())
+    if (!response.may_succeed_later() || waited + pause > max_retry_seconds())
       throw EnvError(
           fmt::format("{}: cannot be read: {}{}{}", shown_url(url), reason_of(response), hint_for(response, address),
                       response.may_succeed_later() ? fmt::format(" ({} tries in {:.0f} s)", tries, waited) : ""));
@@ -162,7 +163,7 @@ class KnownObjects {
     const std::lock_guard lock(mutex_);
     objects_.insert_or_assign(url, std::move(info));
   }
-  /// All objects whose addresses begin so are known.
+  /// Records that all objects whose URLs begin with `beginning` have been listed.
   void add_listed(std::string beginning) {
     const std::lock_guard lock(mutex_);
     listed_.push_back(std::move(beginning));
@@ -183,7 +184,7 @@ KnownObjects& known_objects() {
   return *objects;
 }
 
-/// All keys of the bucket with the prefix; each becomes known.
+/// Lists all keys of the bucket with the prefix, and records the size and version of each.
 std::vector<std::string> list_keys(const Address& address, const std::string& prefix) {
   Address bucket = address;
   bucket.key.clear();
@@ -192,7 +193,7 @@ std::vector<std::string> list_keys(const Address& address, const std::string& pr
   for (std::string token;;) {
     std::string query = "list-type=2&prefix=" + percent_encoded(prefix, false);
     if (!token.empty()) query = "continuation-token=" + percent_encoded(token, false) + "&" + query;
-    const HttpResponse page = ask(root + prefix, bucket, query, {}, {200});
+    const HttpResponse page = send_request(root + prefix, bucket, query, {}, {200});
     size_t at = 0;
     while (const auto contents = next_raw_element(page.body, "Contents", at)) {
       const std::string key = first_element(*contents, "Key"), etag = first_element(*contents, "ETag");
@@ -217,7 +218,7 @@ std::optional<int64_t> total_of(const std::string& content_range) {
 
 std::optional<ObjectInfo> ask_info(const std::string& url) {
   const Address address = address_of(url);
-  const HttpResponse response = ask(url, address, "", {"Range: bytes=0-0"}, {200, 206, 404, 416});
+  const HttpResponse response = send_request(url, address, "", {"Range: bytes=0-0"}, {200, 206, 404, 416});
   if (response.status == 404) return {};
   std::optional<int64_t> bytes = total_of(response.header("content-range"));
   if (response.status == 200) {  // an empty object, or a server without ranges
@@ -231,7 +232,7 @@ std::optional<ObjectInfo> ask_info(const std::string& url) {
   return info;
 }
 
-/// Parts of a path between slashes.
+/// Matches a key against a glob, component by component; "**" matches any number of components.
 bool parts_match(const std::vector<std::string>& pattern, size_t p, const std::vector<std::string>& key, size_t k) {
   if (p == pattern.size()) return k == key.size();
   if (pattern[p] == "**") {
@@ -293,7 +294,7 @@ void read_object(const std::string& url, const ObjectInfo& info, int64_t at, std
   if (!info.version.empty() && !info.version.starts_with("W/")) headers.push_back("If-Match: " + info.version);
   constexpr int kMostShort = 10;
   for (int tries = 0; tries < kMostShort; ++tries) {
-    const HttpResponse response = ask(url, address, "", headers, {200, 206, 404, 412, 416});
+    const HttpResponse response = send_request(url, address, "", headers, {200, 206, 404, 412, 416});
     if (response.status == 404) throw EnvError(shown_url(url) + ": no longer exists");
     if (response.status == 412 || response.status == 416)
       throw EnvError(shown_url(url) +

@@ -1,4 +1,4 @@
-// Objects of stores: listing them, and reading ranges of them, with retries.
+// Lists objects of stores and reads ranges of them, with retries.
 //
 //   s3://bucket/key       Amazon S3 and compatible stores (AWS_ENDPOINT_URL)
 //   gs://bucket/key       Google Cloud Storage
