@@ -5,8 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,10 +22,10 @@ namespace {
 
 /// Ranks that share sequences must make the step faster by more than this.
 constexpr double kSimpler = 0.005;
-/// Offloading is tried for this many plans of a job that do not fit and that are faster than the best plan that does.
-/// Their memory differs by this factor.
-constexpr size_t kMostOffloaded = 6;
-constexpr double kMuchSmaller = 1.05;
+/// Offloading is tried for this many plans that do not fit and that take less than this part of the time of the best
+/// plan that does. Their memory differs by this factor.
+constexpr size_t kMostOffloaded = 3;
+constexpr double kMuchFaster = 0.97, kMuchSmaller = 1.05;
 
 /// The result of one search.
 struct Searched {
@@ -73,7 +71,7 @@ class PlanSearch {
     search_sizes(given);
     const std::vector<OffloadSpec> ways = offload_ways(given, job_.cost.machine());
     if (best_)
-      search_faster_offloading(ways);
+      search_faster_offloading(given, ways);
     else
       search_fitting_offloading(given, ways);
     if (!best_) throw NoPlanFits(given, memory_, smallest_->needed(), smallest_plan_);
@@ -91,67 +89,57 @@ class PlanSearch {
 
   /// If no plan fits otherwise: all parts on the host, which needs the least memory, and then each part alone.
   void search_fitting_offloading(const JobSpec& given, const std::vector<OffloadSpec>& ways) {
-    const JobSpec spec = most_shared_ ? with_sizes(given, *most_shared_) : given;
-    if (!ways.empty()) search_offloading(spec, ways.back());
+    if (!ways.empty()) search_offloading(given, ways.back());
     if (!best_ || ways.size() == 1) return;
     Searched both = std::move(*best_);
     best_.reset();
-    for (size_t w = 0; w + 1 < ways.size(); ++w) search_offloading(spec, ways[w]);
+    for (size_t w = 0; w + 1 < ways.size(); ++w) search_offloading(given, ways[w]);
     if (!best_ || both.seconds() < best_->seconds() * (1 - kSimpler)) best_ = std::move(both);
   }
 
-  /// Searches with each offloading that makes a plan fit which is then faster than the best plan.
-  void search_faster_offloading(const std::vector<OffloadSpec>& ways) {
+  /// Searches with an offloading that makes a plan fit which is then faster than the best plan.
+  void search_faster_offloading(const JobSpec& given, const std::vector<OffloadSpec>& ways) {
     const double without = best_->seconds();
     const std::vector<TooLarge> plans = plans_to_offload();
-    std::string chosen;
     for (const OffloadSpec& offload : ways) {
-      const TooLarge* const plan = first_offloaded(plans, offload);
-      if (plan == nullptr) continue;
-      const double before = best_->seconds();
-      search_offloading(*plan->spec, offload);
-      if (best_->seconds() < before) chosen = to_string(offload);
+      if (!makes_faster(plans, offload)) continue;
+      search_offloading(given, offload);
+      if (best_->seconds() >= without) continue;
+      best_->found.notes.push_back(fmt::format("{}: the best plan without it {}", to_string(offload), takes(without)));
+      return;
     }
-    if (!chosen.empty())
-      best_->found.notes.push_back(fmt::format("{}: the best plan without it {}", chosen, takes(without)));
   }
 
-  /// Some of too_large_ that are faster than the best plan, the smallest of each job first.
+  /// Some of too_large_, the smallest first.
   std::vector<TooLarge> plans_to_offload() {
     std::stable_sort(too_large_.begin(), too_large_.end(),
                      [](const TooLarge& a, const TooLarge& b) { return a.memory < b.memory; });
-    struct OfJob {
-      double memory;  ///< the next plan must need more than this
-      size_t plans = 0;
-    };
-    std::map<const JobSpec*, OfJob> of_jobs;
+    auto last = static_cast<double>(memory_);
     std::vector<TooLarge> plans;
     for (TooLarge& plan : too_large_) {
-      const auto limit = static_cast<double>(memory_), memory = static_cast<double>(plan.memory);
-      OfJob& of_job = of_jobs.try_emplace(plan.spec.get(), OfJob{limit}).first->second;
-      if (plan.seconds >= best_->seconds() * (1 - kSimpler) || memory < of_job.memory || of_job.plans == kMostOffloaded)
-        continue;
-      of_job = {memory * kMuchSmaller, of_job.plans + 1};
+      const auto memory = static_cast<double>(plan.memory);
+      if (plan.seconds >= kMuchFaster * best_->seconds() || memory < kMuchSmaller * last) continue;
+      last = memory;
       plans.push_back(std::move(plan));
+      if (plans.size() == kMostOffloaded) break;
     }
     return plans;
   }
 
-  /// The first of the plans that fits if it offloads this, and is then faster than the best plan; null if none does.
-  const TooLarge* first_offloaded(const std::vector<TooLarge>& plans, const OffloadSpec& offload) const {
-    const auto is_faster = [&](const TooLarge& plan) {
-      Trials trials(job_);
+  /// True if one of the plans fits and is faster than the best plan if it offloads this.
+  bool makes_faster(const std::vector<TooLarge>& plans, const OffloadSpec& offload) const {
+    Trials trials(job_);
+    return std::any_of(plans.begin(), plans.end(), [&](const TooLarge& plan) {
       JobSpec spec = with_choice(*plan.spec, plan.choice);
       spec.parallel.offload = offload;
       const Trial trial = trials.run(std::move(spec), TriedRanks::one_per_stage);
       return trial.fits(memory_) && trial.seconds < best_->seconds() * (1 - kSimpler);
-    };
-    const auto first = std::find_if(plans.begin(), plans.end(), is_faster);
-    return first == plans.end() ? nullptr : &*first;
+    });
   }
 
   void search_offloading(JobSpec spec, const OffloadSpec& offload) {
     spec.parallel.offload = offload;
+    if (most_shared_) spec = with_sizes(std::move(spec), *most_shared_);
     try {
       search(spec, "; " + to_string(offload));
     } catch (const NoLegalPlan&) {  // the job permits no such offloading
@@ -174,7 +162,7 @@ class PlanSearch {
         if (samples < ranks) most_shared_ = sizes;
         is_chosen = is_chosen || (best_ && best_->seconds() != seconds);
         if (best_ && !is_short_too) break;  // more ranks per sequence would only send more
-      } catch (const NoLegalPlan&) {        // not with the fields that the job fixes
+      } catch (const NoLegalPlan&) {        // not with what the job fixes
       }
     }
     if (!is_chosen) return;
@@ -188,15 +176,13 @@ class PlanSearch {
   bool search(const JobSpec& spec, const std::string& differs) {
     try {
       Trials trials(job_);
-      const SearchLimits limits{memory_, best_ ? best_->seconds() : 0};
-      FoundPlan found = find_(spec, job_.data.shapes, job_.cost, limits,
+      FoundPlan found = find_(spec, job_.data.shapes, job_.cost, memory_,
                               [&trials](JobSpec each, TriedRanks ranks) { return trials.run(std::move(each), ranks); });
       const double seconds = found.best().trial.seconds;
-      const bool is_short = keep_too_large(spec, found.tried, seconds);
+      const bool is_short = keep_too_large(spec, found);
       if (!best_ || seconds < best_->seconds() * (1 - kSimpler)) best_ = take_choice(spec, std::move(found), trials);
       return is_short;
     } catch (const NoPlanFits& error) {
-      if (error.tried()) keep_too_large(spec, *error.tried(), std::numeric_limits<double>::infinity());
       if (smallest_ && smallest_->needed() <= error.needed()) return true;
       smallest_ = error;
       smallest_plan_ = error.plan() + differs;
@@ -204,12 +190,13 @@ class PlanSearch {
     }
   }
 
-  /// Adds the plans that take less than this but do not fit. Returns true if there are any.
-  bool keep_too_large(const JobSpec& spec, const std::vector<TriedPlan>& tried, double seconds) {
+  /// Adds the plans that would be faster than the best one but do not fit. Returns true if there are any.
+  bool keep_too_large(const JobSpec& spec, const FoundPlan& found) {
     const size_t before = too_large_.size();
     std::shared_ptr<const JobSpec> shared;
-    for (const TriedPlan& plan : tried) {
-      if (!plan.trial.fault.empty() || plan.trial.fits(memory_) || plan.trial.seconds >= seconds) continue;
+    for (const TriedPlan& plan : found.tried) {
+      if (!plan.trial.fault.empty() || plan.trial.fits(memory_) || plan.trial.seconds >= found.best().trial.seconds)
+        continue;
       if (!shared) shared = std::make_shared<JobSpec>(spec);
       too_large_.push_back({shared, plan.choice, plan.trial.seconds, plan.trial.memory});
     }

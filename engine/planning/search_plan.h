@@ -12,7 +12,7 @@ namespace trainctl {
 
 /// find_plan, or a substitute for it in tests.
 using FindPlan =
-    std::function<FoundPlan(const JobSpec&, const DataShapes&, const CostModel&, const SearchLimits&, const TryPlan&)>;
+    std::function<FoundPlan(const JobSpec&, const DataShapes&, const CostModel&, int64_t memory, const TryPlan&)>;
 
 /// Fixes what auto_parallel leaves open: sets job.spec and job.search. Returns what is known of the graph then; nothing
 /// in other modes. Throws NoPlanFits with the least memory that a plan would need, and any other error of the job at

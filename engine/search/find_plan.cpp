@@ -24,6 +24,9 @@ constexpr double kKnownDoubt = 3;
 /// Number of well-known plans that save memory in the same way, at each level of optimizer_shard.
 constexpr size_t kKnownSavers = 2;
 
+/// Number of other cuts of the best plan that are tried in the end if memory is short.
+constexpr size_t kMostPolished = 6;
+
 /// Well-known plans of one stage: data parallel at each level of optimizer_shard, tensor parallel at the best level,
 /// and all ranks computing the same, which is the fastest where messages take longer than the work.
 void try_well_known(PlanTrials& t) {
@@ -138,23 +141,7 @@ FoundPlan finish(PlanTrials& t) {
   return found;
 }
 
-/// A plan of another search is certainly better than those of this one, whose times are estimates, if all of them take
-/// this many times as long. Other cuts and the like seldom make up for the second number.
-constexpr double kBeaten = 1.05, kSlower = 1.03;
-
-/// The plans without a trial of the best one in full.
-FoundPlan give_up(PlanTrials& t) {
-  FoundPlan found;
-  found.memory = t.memory;
-  found.tried = t.tried.take_estimated();
-  return found;
-}
-
-/// `others`: seconds of a plan of another search; 0: none.
-FoundPlan search(PlanTrials& t, double others) {
-  const auto exceeds = [&](std::optional<size_t> plan, double factor) {
-    return others > 0 && plan && t.tried[*plan].trial.seconds > factor * others;
-  };
+FoundPlan search(PlanTrials& t) {
   t.weighed.weigh(0);
   if (t.memory > 0 && !t.weighed.any_fits()) t.weighed.weigh_short_of_memory(false);
   if (t.weighed.all().empty() && !t.weighed.illegal().empty()) throw NoLegalPlan(t.weighed.illegal());
@@ -181,27 +168,20 @@ FoundPlan search(PlanTrials& t, double others) {
     improve(t);
   }
   try_near_limit(t);
-  if (exceeds(t.tried.fastest_of_all(), kBeaten)) return give_up(t);
   try_some_blocks(t);
-  if (exceeds(t.tried.fastest(), kBeaten)) return give_up(t);
-  if (!exceeds(t.tried.fastest(), kSlower)) {
-    improve_further(t);
-    polish(t);
-    try_near_limit(t);
-    try_some_blocks(t);
-  }
+  polish(t, kMostPolished);
   try_bucket_sizes(t);
   return finish(t);
 }
 
 }  // namespace
 
-FoundPlan find_plan(const JobSpec& job, const DataShapes& data, const CostModel& cost, const SearchLimits& limits,
+FoundPlan find_plan(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory,
                     const TryPlan& try_plan) {
   if (job.parallel.search.algorithm == SearchAlgorithm::exhaustive)
-    return find_exhaustively(job, data, cost, limits.memory, try_plan);
-  PlanTrials trials(job, data, cost, limits.memory, try_plan);
-  return search(trials, limits.seconds);
+    return find_exhaustively(job, data, cost, memory, try_plan);
+  PlanTrials trials(job, data, cost, memory, try_plan);
+  return search(trials);
 }
 
 }  // namespace trainctl

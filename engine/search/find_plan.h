@@ -66,15 +66,10 @@ struct FoundPlan {
   double gap() const { return best().trial.seconds / bound - 1; }
 };
 
-struct SearchLimits {
-  int64_t memory = 0;  ///< bytes per rank; 0: no limit
-  double seconds = 0;  ///< step time of a plan that another search has found; slower plans are not wanted; 0: none
-};
-
-/// Searches by parallel.search.algorithm. The best plan has been tried in full, unless it takes longer than
-/// limits.seconds. Throws SpecError at parallel.max_memory if no plan fits, with the least memory that a plan would
-/// need; else at the field that leaves no legal plan, or too many plans to try all.
-FoundPlan find_plan(const JobSpec& job, const DataShapes& data, const CostModel& cost, const SearchLimits& limits,
+/// Searches by parallel.search.algorithm. `memory`: per rank; 0: no limit. The best plan has been tried in full. Throws
+/// SpecError at parallel.max_memory if no plan fits, with the least memory that a plan would need; else at the field
+/// that leaves no legal plan, or too many plans to try all.
+FoundPlan find_plan(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory,
                     const TryPlan& try_plan);
 
 }  // namespace trainctl

@@ -9,7 +9,7 @@
 
 namespace trainctl {
 
-NoPlanFits::NoPlanFits(const JobSpec& job, int64_t limit, int64_t needed, std::string plan, Tried tried)
+NoPlanFits::NoPlanFits(const JobSpec& job, int64_t limit, int64_t needed, std::string plan)
     : SpecError(job.position("parallel.max_memory"), "parallel.max_memory",
                 fmt::format(
                     "no plan fits into memory: {} is {}, but the smallest plan needs {} per rank, {} more "
@@ -18,7 +18,6 @@ NoPlanFits::NoPlanFits(const JobSpec& job, int64_t limit, int64_t needed, std::s
                     format_bytes(limit), format_bytes(needed), format_bytes(needed - limit), plan),
                 fmt::format("allow {}, use more ranks, or reduce dataset.batch", format_bytes(needed))),
       needed_(needed),
-      plan_(std::move(plan)),
-      tried_(std::move(tried)) {}
+      plan_(std::move(plan)) {}
 
 }  // namespace trainctl

@@ -2,16 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {
-
-struct TriedPlan;
 
 /// No plan is legal with the settings that the job fixes.
 class NoLegalPlan : public SpecError {
@@ -21,19 +17,15 @@ class NoLegalPlan : public SpecError {
 
 class NoPlanFits : public SpecError {
  public:
-  using Tried = std::shared_ptr<const std::vector<TriedPlan>>;
   /// `limit`: bytes per rank; `needed`: bytes of the smallest plan, which is named `plan`.
-  NoPlanFits(const JobSpec& job, int64_t limit, int64_t needed, std::string plan, Tried tried = nullptr);
+  NoPlanFits(const JobSpec& job, int64_t limit, int64_t needed, std::string plan);
 
   int64_t needed() const { return needed_; }
   const std::string& plan() const { return plan_; }
-  /// The plans that one search has tried; null for an error about several searches.
-  const Tried& tried() const { return tried_; }
 
  private:
   int64_t needed_;
   std::string plan_;
-  Tried tried_;
 };
 
 }  // namespace trainctl

@@ -115,18 +115,17 @@ TEST_CASE("search: an error that has nothing to do with memory is reported after
                 {"launch.ranks=8", "launch.device=cuda", "launch.machine=h100x8", "parallel.mode=auto_parallel"});
   const JobSpec given = job.spec;
   int searches = 0;
-  const auto fail = [&](const JobSpec&, const DataShapes&, const CostModel&, const SearchLimits&,
-                        const TryPlan&) -> FoundPlan {
+  const auto fail = [&](const JobSpec&, const DataShapes&, const CostModel&, int64_t, const TryPlan&) -> FoundPlan {
     ++searches;
     throw SpecError({}, "parallel.stages", "unrelated");
   };
   CHECK_THROWS_WITH_AS(search_plan(job, fail), doctest::Contains("unrelated"), SpecError);
   CHECK(searches == 1);
-  const auto too_large = [&](const JobSpec& spec, const DataShapes&, const CostModel&, const SearchLimits& limits,
+  const auto too_large = [&](const JobSpec& spec, const DataShapes&, const CostModel&, int64_t limit,
                              const TryPlan&) -> FoundPlan {
     ++searches;
     const bool offloads = spec.parallel.offload.optimizer == StatePlace::host;
-    throw NoPlanFits(spec, limits.memory, limits.memory + (offloads ? 1024 : 4096), "a plan");
+    throw NoPlanFits(spec, limit, limit + (offloads ? 1024 : 4096), "a plan");
   };
   searches = 0;
   job.spec = given;
@@ -139,9 +138,9 @@ TEST_CASE("search: a limit that no plan comes near is rejected after few trials"
   PlannedJob job = planned(text, {"parallel.mode=data_parallel", "parallel.optimizer_shard=3"});
   job.spec = parse_job(text, "job.yaml", {"parallel.mode=auto_parallel", "parallel.max_memory=1GiB"});
   int trials = 0;
-  const auto counted = [&](const JobSpec& spec, const DataShapes& data, const CostModel& cost,
-                           const SearchLimits& limits, const TryPlan& try_plan) {
-    return find_plan(spec, data, cost, limits, [&](JobSpec tried, TriedRanks ranks) {
+  const auto counted = [&](const JobSpec& spec, const DataShapes& data, const CostModel& cost, int64_t memory,
+                           const TryPlan& try_plan) {
+    return find_plan(spec, data, cost, memory, [&](JobSpec tried, TriedRanks ranks) {
       ++trials;
       return try_plan(std::move(tried), ranks);
     });

@@ -169,12 +169,13 @@ bool WeighedChoices::fits(const Considered& one, double scale) const {
   return memory_ <= 0 || scale * one.expected.memory <= static_cast<double>(memory_);
 }
 
-Expected WeighedChoices::expected_of(const Considered& one) const {
+double WeighedChoices::memory_of(const Considered& one) const {
   const std::vector<LayerLoad> loads = this->loads(*one.cuts);
   const Recompute& rules = one.some ? *one.some : open_.recompute_ways()[one.recompute];
   StepSum step(loads, bytes_, cost_.machine());
   step.recompute(recomputed(rules, *one.cuts->network, loads));
-  return step.of({one.stages, one.chunks, one.schedule, one.micro_batches, one.shard, one.bucket_bytes, {}, {}, {}});
+  return step.of({one.stages, one.chunks, one.schedule, one.micro_batches, one.shard, one.bucket_bytes, {}, {}, {}})
+      .memory;
 }
 
 bool WeighedChoices::any_fits() const {

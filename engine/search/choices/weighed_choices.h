@@ -60,8 +60,8 @@ class WeighedChoices {
   const std::vector<Considered>& all() const { return all_; }
   bool fits(const Considered& one, double scale = 1) const;
   bool any_fits() const;
-  /// The estimate of a choice, also with other cuts than those that were weighed.
-  Expected expected_of(const Considered& one) const;
+  /// The expected memory of a choice, also with other cuts than those that were weighed.
+  double memory_of(const Considered& one) const;
   /// Sorts choices that may fit first, by their time; then the rest, by their memory. `memory_scale`: ratio of the
   /// memory that a plan takes to the expected one, from the trials so far.
   void sort(double memory_scale);

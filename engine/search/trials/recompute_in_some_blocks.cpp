@@ -10,6 +10,7 @@
 
 #include "engine/search/choices/some_blocks.h"
 #include "engine/search/trials/recompute_mixes.h"
+#include "engine/search/trials/single_changes.h"
 
 namespace trainctl {
 namespace {
@@ -60,11 +61,25 @@ void try_other_cuts_of(PlanTrials& t, const Considered base) {
     if (others[i].expected.seconds <= kOtherCutsDoubt * own) t.try_one(others[i], true);
 }
 
+/// Finds the fastest plan that is only slightly too large and recomputes the same layers in all blocks.
+std::optional<size_t> fastest_slightly_too_large(const PlanTrials& t) {
+  const std::optional<size_t> best = t.tried.fastest();
+  std::optional<size_t> fastest;
+  for (size_t i = 0; i < t.tried.size(); ++i) {
+    const Trial& trial = t.tried[i].trial;
+    if (t.sources[i].some || !nearly_fits(t, trial) || trial.fits(t.memory)) continue;
+    if (best && trial.seconds >= t.tried[*best].trial.seconds) continue;
+    if (!fastest || trial.seconds < t.tried[*fastest].trial.seconds) fastest = i;
+  }
+  return fastest;
+}
+
 /// Other cuts of the best plan, and of the fastest ones that nearly fit. Returns true if any were tried.
 bool try_other_cuts(PlanTrials& t) {
   const size_t before = t.tried.size();
   if (const std::optional<size_t> best = t.tried.fastest()) try_other_cuts_of(t, t.sources[*best]);
   if (const std::optional<size_t> nearly = fastest_that_nearly_fits(t)) try_other_cuts_of(t, t.sources[*nearly]);
+  if (const std::optional<size_t> nearly = fastest_slightly_too_large(t)) try_smaller_cuts(t, *nearly, kMostOtherCuts);
   return t.tried.size() > before;
 }
 

@@ -17,10 +17,8 @@ namespace {
 
 /// Sizes of buckets are tried if shorter waits for them may save this share of the step.
 constexpr double kBucketsMatter = 0.02;
-/// Plans that take at most this many times as long as the best one are polished, but no more than kMostRivals; in each
-/// of them kMostCutsOfRival other cuts are tried.
-constexpr double kRival = 1.01;
-constexpr size_t kMostRivals = 6, kMostCutsOfRival = 6;
+/// Cuts that need less memory are tried if they are expected to take at most this many times as long.
+constexpr double kSmallerCutsDoubt = 1.03;
 
 /// Returns the share of the step that the layers of each pattern take, with their share of the buckets that all ranks
 /// wait for.
@@ -75,65 +73,14 @@ bool matters(const PlanTrials& t, const std::map<std::string_view, double>& shar
 void change_cuts(PlanTrials& t, size_t from, bool always) {
   const Considered base = t.sources[from];
   if (!may_change_cuts(t, base) || (!always && t.is_enough(0, t.limits.trials))) return;
-  const double own_memory = always && t.small.leaves_out_blocks() ? t.weighed.expected_of(base).memory : kNoTime;
+  const double own_memory = always && t.small.leaves_out_blocks() ? t.weighed.memory_of(base) : kNoTime;
   const std::map<std::string_view, double> shares = shares_of_step(t, base, t.tried[from].trial);
   for (const CutAlternative& other : other_cuts_of(t, base)) {
     if (!always && !matters(t, shares, other)) continue;
     const Considered one = with_cuts(base, other);
     if (!always && one.expected.seconds > base.expected.seconds * t.doubts.cuts) continue;
-    if (always && t.weighed.expected_of(one).memory >= own_memory) continue;
+    if (always && t.weighed.memory_of(one) >= own_memory) continue;
     t.try_one(one, always);
-  }
-}
-
-/// The fastest plan that fits and takes about as long as the best one, except plans that were polished and slower plans
-/// that differ from one of these only in their cuts.
-std::optional<size_t> next_rival(const PlanTrials& t, const std::vector<size_t>& polished) {
-  const std::optional<size_t> best = t.tried.fastest();
-  if (!best) return std::nullopt;
-  const auto adds_nothing = [&](size_t i) {
-    return std::any_of(polished.begin(), polished.end(), [&](size_t known) {
-      Considered alike = t.sources[i];
-      if (alike.stages == t.sources[known].stages) alike.cuts = t.sources[known].cuts;
-      return i == known ||
-             (differences(alike, t.sources[known]) == 0 && t.tried[i].trial.seconds >= t.tried[known].trial.seconds);
-    });
-  };
-  std::optional<size_t> next;
-  for (size_t i = 0; i < t.tried.size(); ++i) {
-    const Trial& trial = t.tried[i].trial;
-    if (!trial.fits(t.memory) || trial.seconds > kRival * t.tried[*best].trial.seconds || adds_nothing(i)) continue;
-    if (!next || trial.seconds < t.tried[*next].trial.seconds) next = i;
-  }
-  return next;
-}
-
-/// Tries the plan with each way to recompute less, if its cuts were not weighed. Other phases of the search find the
-/// best of the ways in between (try_some_blocks).
-void try_less_recompute(PlanTrials& t, const Considered base) {
-  const std::vector<Considered>& weighed = t.weighed.all();
-  if (std::any_of(weighed.begin(), weighed.end(), [&](const Considered& one) { return one.cuts == base.cuts; })) return;
-  for (size_t way = 0; way < base.recompute; ++way) {
-    Considered one = base;
-    one.recompute = way;
-    one.some = nullptr;
-    one.expected = t.weighed.expected_of(one);
-    t.try_one(one, true);
-  }
-}
-
-/// Tries some other cuts of one layer in the plan with the number `from`: those that are expected to be fastest.
-void try_fast_cuts(PlanTrials& t, size_t from) {
-  const Considered base = t.sources[from];
-  if (!may_change_cuts(t, base)) return;
-  const std::map<std::string_view, double> shares = shares_of_step(t, base, t.tried[from].trial);
-  size_t tried = 0;
-  for (const CutAlternative& other : other_cuts_of(t, base)) {
-    if (!matters(t, shares, other)) continue;
-    const Considered one = with_cuts(base, other);
-    if (tried == kMostCutsOfRival || one.expected.seconds > base.expected.seconds * t.doubts.cuts) return;
-    const TriedPlan* const plan = one.some ? t.try_all_blocks(one) : t.try_one(one, true);
-    if (plan != nullptr) ++tried;
   }
 }
 
@@ -163,23 +110,6 @@ void improve(PlanTrials& t) {
   }
 }
 
-void improve_further(PlanTrials& t) {
-  const int64_t most = t.work_done + t.limits.most_work;
-  while (const std::optional<size_t> from = t.tried.fastest()) {
-    const Considered base = t.sources[*from];
-    const double scale = t.memory_scale() / kMemoryDoubt;
-    for (const Considered& one : t.weighed.all()) {
-      Considered alike = one;
-      alike.recompute = base.recompute;
-      alike.some = base.some;
-      if (differences(alike, base) > 1 || !t.weighed.fits(one, scale)) continue;
-      if (t.work_done > most) return;
-      if (!t.is_too_slow(one, 0, t.doubts.other)) t.try_one(one, true);
-    }
-    if (t.tried.fastest() == from) return;
-  }
-}
-
 void shrink(PlanTrials& t) {
   const size_t most = t.tried.size() + 2 * t.limits.trials;
   while (t.memory > 0 && !t.tried.fastest()) {
@@ -196,15 +126,33 @@ void shrink(PlanTrials& t) {
   }
 }
 
-void polish(PlanTrials& t) {
-  std::vector<size_t> polished;
-  const int64_t most = t.work_done + t.limits.most_work;
-  while (polished.size() < kMostRivals && t.work_done < most) {
-    const std::optional<size_t> rival = next_rival(t, polished);
-    if (!rival) return;
-    polished.push_back(*rival);
-    try_less_recompute(t, t.sources[*rival]);
-    try_fast_cuts(t, *rival);
+void try_smaller_cuts(PlanTrials& t, size_t from, size_t most) {
+  const Considered base = t.sources[from];
+  if (!may_change_cuts(t, base)) return;
+  // The estimates of this plan and of its variants are assumed to be wrong by the same factor.
+  const double fitting =
+      t.weighed.memory_of(base) * static_cast<double>(t.memory) / static_cast<double>(t.tried[from].trial.memory);
+  size_t tried = 0;
+  for (const CutAlternative& other : other_cuts_of(t, base)) {
+    if (tried == most) return;
+    const Considered one = with_cuts(base, other);
+    if (one.expected.seconds > base.expected.seconds * kSmallerCutsDoubt) return;
+    if (t.weighed.memory_of(one) <= fitting && t.try_one(one, true) != nullptr) ++tried;
+  }
+}
+
+void polish(PlanTrials& t, size_t most) {
+  const std::optional<size_t> from = t.tried.fastest();
+  if (!from || !t.tried.is_short_of_memory()) return;
+  const Considered base = t.sources[*from];
+  if (!may_change_cuts(t, base)) return;
+  const std::map<std::string_view, double> shares = shares_of_step(t, base, t.tried[*from].trial);
+  size_t tried = 0;
+  for (const CutAlternative& other : other_cuts_of(t, base)) {
+    if (!matters(t, shares, other)) continue;
+    const Considered one = with_cuts(base, other);
+    if (tried == most || one.expected.seconds > base.expected.seconds * t.doubts.cuts) return;
+    if (t.try_all_blocks(one) != nullptr) ++tried;
   }
 }
 

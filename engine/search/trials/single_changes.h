@@ -9,17 +9,17 @@ namespace trainctl {
 /// Tries single changes of the fastest plan, as long as one is faster.
 void improve(PlanTrials& t);
 
-/// For a search whose limits may be used up: tries single changes of the fastest plan, each with every way to
-/// recompute, as long as one is faster. A plan that recomputes in some blocks has no other neighbors.
-void improve_further(PlanTrials& t);
-
 /// Tries single changes of the plan that needs the least memory, until one fits or none needs less. If none fits, at
 /// least as much is tried as in a search that finds a plan.
 void shrink(PlanTrials& t);
 
-/// For a search whose limits may be used up: tries a few other cuts of the fastest plans that fit, those first that are
-/// expected to be fastest, because the fastest of two plans may be the other one after such a change.
-void polish(PlanTrials& t);
+/// Tries up to `most` plans that differ from a plan that is slightly too large in the cuts of one layer, if they are
+/// expected to fit and to take about as long; the fastest first.
+void try_smaller_cuts(PlanTrials& t, size_t from, size_t most);
+
+/// For a job that is short of memory, whose limits may be used up: tries up to `most` other cuts of one layer of the
+/// fastest plan, those first that are expected to be fastest.
+void polish(PlanTrials& t, size_t most);
 
 /// Tries other sizes of buckets for the plan that waits for them longest. The estimates ignore buckets, and few blocks
 /// do not fill large ones, so the whole network is tried.

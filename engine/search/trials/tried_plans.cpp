@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <memory>
 #include <tuple>
 #include <utility>
 
@@ -134,12 +133,6 @@ std::vector<TriedPlan> TriedPlans::take(std::vector<size_t>& order) {
   return all;
 }
 
-std::vector<TriedPlan> TriedPlans::take_estimated() {
-  std::vector<TriedPlan> all;
-  for (size_t i : sorted()) all.push_back(std::move(plans_[i]));
-  return all;
-}
-
 void TriedPlans::throw_none_fits() const {
   const TriedPlan* least = nullptr;
   std::string fault;
@@ -154,8 +147,7 @@ void TriedPlans::throw_none_fits() const {
                         fault.empty() ? "no plan for these ranks is legal with the settings that the job fixes"
                                       : "none of the plans tried is legal: " + fault,
                         "fix fewer fields of parallel"}});
-  throw NoPlanFits(job_, memory_, least->trial.memory, least->name,
-                   std::make_shared<const std::vector<TriedPlan>>(plans_));
+  throw NoPlanFits(job_, memory_, least->trial.memory, least->name);
 }
 
 }  // namespace trainctl

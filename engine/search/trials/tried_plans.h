@@ -26,10 +26,6 @@ class TriedPlans {
 
   /// The index of the fastest plan that fits.
   std::optional<size_t> fastest() const { return fastest_; }
-  /// The index of the fastest plan, whether it fits or not; nothing if none fits.
-  std::optional<size_t> fastest_of_all() const {
-    return fastest_ && is_short_of_memory() ? fastest_too_large_ : fastest_;
-  }
   /// The index of the plan that needs the least memory, whether it fits or not.
   std::optional<size_t> smallest() const { return smallest_; }
   /// True if a plan that does not fit would be the fastest.
@@ -40,8 +36,6 @@ class TriedPlans {
   /// Returns the plans, the best first, which has been tried in full; sets `order` to the indices at which they were
   /// added.
   std::vector<TriedPlan> take(std::vector<size_t>& order);
-  /// The same without a trial in full; at least one of them must fit.
-  std::vector<TriedPlan> take_estimated();
 
  private:
   static std::string key_of(const PlanChoice& choice);
