@@ -26,7 +26,7 @@ class Reasons {
       mine.reason = data_parallel_reason(chosen_.mesh, chosen_.graph.layers[l], chosen_.all_facts[l]);
     } else {
       mine.choice = Choice::propagated;
-      mine.reason = "the cheapest layout between its neighbours, " + input_moves(u);
+      mine.reason = "the cheapest layout between its neighbors, " + input_moves(u);
     }
     explain_size(u, mine);
   }
