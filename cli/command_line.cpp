@@ -63,7 +63,9 @@ int flushed(int exit_code) {
 int run_command_line(int argc, char** argv) {
   begin_signals();
   open_standard_streams();
-  CLI::App app("Trains neural networks described in YAML. Results are the same on any number of ranks.", "trainctl");
+  CLI::App app(
+      "Trains neural networks described in YAML. Results do not depend on the number of ranks, up to rounding.",
+      "trainctl");
   app.set_version_flag("--version", "trainctl " TRAINCTL_VERSION);
   app.require_subcommand(1);
   app.footer(kFooter);

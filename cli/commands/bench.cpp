@@ -203,7 +203,7 @@ int bench_collective(const BenchArguments& options) {
     if (const int64_t needed = request.ranks * collective_timer_bytes(most); needed > available_memory()) {
       throw EnvError(std::to_string(request.ranks) + " ranks need " + format_bytes(needed) + " for " +
                      format_bytes(most) + " of input and output, but this host has only " +
-                     format_bytes(available_memory()) + " available; try smaller --bytes or fewer --ranks");
+                     format_bytes(available_memory()) + " available; use a smaller --bytes or fewer --ranks");
     }
   }
   const std::vector<CollectiveResult> results = bench_collectives(request);

@@ -39,8 +39,8 @@ const ColumnFacts& find_target(const std::vector<ColumnFacts>& facts, const User
     const auto last = std::find_if(facts.rbegin(), facts.rend(),
                                    [](const ColumnFacts& one) { return one.problem.empty() && !one.is_list(); });
     if (last == facts.rend())
-      throw SpecError({}, "init", data.path + " has no column of numbers or words that is complete",
-                      "for conversations and texts add --from MODEL and --finetune chat or text; otherwise fill in "
+      throw SpecError({}, "init", data.path + " has no column of numbers or words without missing values",
+                      "for conversations and texts, add --from MODEL and --finetune chat or text; otherwise fill in "
                       "the missing values");
     found = std::prev(last.base());
   }
@@ -288,7 +288,7 @@ std::string job_of_table(const UserData& data) {
   const std::vector<std::unique_ptr<TableFile>> tables = open_tables({data.path});
   int64_t rows = 0;
   for (const auto& table : tables) rows += table->size();
-  if (rows == 0) throw SpecError({}, "init", data.path + " has no rows", "a table needs a row per sample");
+  if (rows == 0) throw SpecError({}, "init", data.path + " has no rows", "add at least one row; each row is a sample");
   refuse_other_text_tables(*tables.front(), data.path);
   if (!data.validation.empty() && !std::filesystem::exists(data.validation))
     throw EnvError(data.validation + ": no such file or folder");

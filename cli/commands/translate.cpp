@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -39,19 +40,34 @@ std::string names_in_order(const std::vector<Field>& fields) {
   return join(required);
 }
 
+using TypesOfKind = std::pair<NameKind, const std::vector<EntryType>*>;
+std::array<TypesOfKind, 5> own_types() {
+  return {{{NameKind::layer, &layer_types()},
+           {NameKind::loss, &loss_types()},
+           {NameKind::optimizer, &optimizer_types()},
+           {NameKind::metric, &metric_types()},
+           {NameKind::transform, &transform_types()}}};
+}
+
+void add_own_type(const std::string& word, NameKind kind, const EntryType& type, const std::string& how,
+                  std::vector<Translation>& found) {
+  const std::string fields = names_in_order(type.fields);
+  found.push_back({word, std::string(to_string(kind)), type.name, how + (fields.empty() ? "" : "; fields: " + fields)});
+}
+
 /// Types of a job that have this name themselves, with their fields.
 void add_own_types(const std::string& word, std::vector<Translation>& found) {
-  const std::pair<NameKind, const std::vector<EntryType>*> kinds[] = {{NameKind::layer, &layer_types()},
-                                                                      {NameKind::loss, &loss_types()},
-                                                                      {NameKind::optimizer, &optimizer_types()},
-                                                                      {NameKind::metric, &metric_types()},
-                                                                      {NameKind::transform, &transform_types()}};
-  for (const auto& [kind, types] : kinds) {
-    const EntryType* type = find_type(*types, word);
-    if (type == nullptr) continue;
-    const std::string fields = names_in_order(type->fields);
-    found.push_back({word, std::string(to_string(kind)), word,
-                     "the same name" + (fields.empty() ? std::string() : "; fields: " + fields)});
+  for (const auto& [kind, types] : own_types())
+    if (const EntryType* type = find_type(*types, word)) add_own_type(word, kind, *type, "the same name", found);
+}
+
+/// Types of a job that other tools spell `word`: nn.LSTM.
+void add_respelled_types(const std::string& word, std::vector<Translation>& found) {
+  for (const auto& [kind, types] : own_types()) {
+    const std::string name = same_name(word, names_of(*types));
+    if (name.empty()) continue;
+    const std::string how = kind == NameKind::transform ? name : "{type: " + name + "}";
+    add_own_type(word, kind, *find_type(*types, name), "write " + how, found);
   }
 }
 
@@ -59,20 +75,17 @@ void add(const std::string& word, std::vector<Translation>& found) {
   const size_t before = found.size();
   add_own_types(word, found);
   if (found.size() > before) return;
-  bool is_known = false;
-  for (const ForeignName* name : find_foreign(word)) {
+  for (const ForeignName* name : find_foreign(word))
     found.push_back({word, std::string(to_string(name->kind)), std::string(name->ours), hint_of(*name)});
-    is_known = true;
-  }
-  for (const FieldAt& field : fields_called(word)) {
-    if (is_known) break;
+  if (found.size() > before) return;
+  for (const FieldAt& field : fields_called(word))
     found.push_back({word, "field", field.path, "the same name: " + field.path});
-  }
-  if (!is_known && !found.empty() && found.back().name == word) return;
-  if (!is_known) found.push_back({word, "", "", "unknown"});
+  if (found.size() > before) return;
+  add_respelled_types(word, found);
+  if (found.size() == before) found.push_back({word, "", "", "unknown"});
 }
 
-/// The keys of a configuration, and its values that are names.
+/// The keys of a configuration, and its values that are names. A value with '/' is a path or the name of a model.
 void add_all(const YamlNode& node, std::vector<std::string>& words) {
   const auto add_word = [&](const std::string& word) {
     if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
@@ -82,7 +95,7 @@ void add_all(const YamlNode& node, std::vector<std::string>& words) {
     if (!find_foreign(entry.key).empty()) add_word(entry.key);
     add_all(entry.value, words);
   }
-  if (!node.is_scalar() || node.text.find(' ') != std::string::npos) return;
+  if (!node.is_scalar() || node.text.find_first_of(" /") != std::string::npos) return;
   const std::vector<const ForeignName*> found = find_foreign(node.text);
   const bool is_name = std::any_of(found.begin(), found.end(), [](const ForeignName* name) {
     return name->kind != NameKind::field && name->kind != NameKind::layer_field;
@@ -143,8 +156,8 @@ void add_translate_command(CLI::App& app, Action& chosen) {
       "default: all known names");
   command->add_flag("--json", options->json, "Print a JSON array");
   command->footer(
-      R"(Knows names of PyTorch, Keras, Hugging Face, Lightning, DeepSpeed, Megatron and MindSpore. Errors of a job file use the
-same table.
+      R"(Knows names of PyTorch, Keras, Hugging Face, Lightning, Axolotl, DeepSpeed, Megatron and MindSpore. Errors of a job
+file use the same table.
 
 Examples:
   trainctl translate lr batch_size early_stopping

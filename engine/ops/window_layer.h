@@ -39,6 +39,6 @@ std::optional<ChannelsLast> images_of(Infos, const Attrs& attrs) {
 
 /// The reason why letters of height and width may not be cut.
 inline constexpr const char* kWindowsNeedNeighbours =
-    "a window reads neighbouring rows and columns, which would be on another rank";
+    "a window reads neighboring rows and columns, which would be on another rank";
 
 }  // namespace trainctl

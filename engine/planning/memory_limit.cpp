@@ -249,7 +249,7 @@ std::optional<std::string> over_memory_of(const PlannedJob& job, const std::vect
 std::optional<std::string> over_memory_limit(const PlannedJob& job, const std::vector<Program>& programs) {
   const int64_t limit = job.spec.parallel.max_memory;
   if (limit <= 0) return std::nullopt;
-  return over_memory_of(job, programs, {"parallel.max_memory is", limit, ""});
+  return over_memory_of(job, programs, {"but parallel.max_memory is", limit, ""});
 }
 
 void require_machine_memory(const PlannedJob& job, const std::vector<Program>& programs) {
@@ -263,8 +263,11 @@ void require_machine_memory(const PlannedJob& job, const std::vector<Program>& p
 }
 
 void require_memory_limit(const PlannedJob& job, const std::vector<Program>& programs) {
-  if (const auto message = over_memory_limit(job, programs))
-    throw SpecError(job.spec.position("parallel.max_memory"), "parallel.max_memory", *message);
+  const std::optional<std::string> text = over_memory_limit(job, programs);
+  if (!text) return;
+  const size_t line = text->find("\n  ");
+  throw SpecError(job.spec.position("parallel.max_memory"), "parallel.max_memory", text->substr(0, line),
+                  text->substr(line + 3));
 }
 
 }  // namespace trainctl

@@ -11,15 +11,16 @@ namespace trainctl {
 
 /// A limit on what one rank may need.
 struct MemoryHolder {
-  std::string name;  ///< "parallel.max_memory is", "gpu 3 has"
+  std::string name;  ///< "but parallel.max_memory is", "gpu 3 has"
   int64_t bytes = 0;
   std::string note;  ///< printed after the bytes; may be empty
 };
 
 /// Nothing if every rank fits. Else the message: what is too much, by kind, and which changes of the job would
 /// fit (each is planned to find out):
-///   rank 3 needs 91.2 GiB, parallel.max_memory is 78.0 GiB (weights 24.1 GiB, …)
-///     set parallel.optimizer_shard.level: 2 (48.9 GiB), or parallel.recompute: ['h.*.norm1'] (62.0 GiB, 13.0 ms slower)
+///   rank 3 needs 91.2 GiB, but parallel.max_memory is 78.0 GiB (weights 24.1 GiB, …)
+///     set parallel.optimizer_shard.level: 2 (48.9 GiB), or parallel.recompute: ['h.*.norm1'] (62.0 GiB, 13.0 ms
+///     slower)
 std::optional<std::string> over_memory_limit(const PlannedJob& job, const std::vector<Program>& programs);
 /// The same for another limit.
 std::optional<std::string> over_memory_of(const PlannedJob& job, const std::vector<Program>& programs,
@@ -28,7 +29,7 @@ std::optional<std::string> over_memory_of(const PlannedJob& job, const std::vect
 /// Throws SpecError at launch.machine, with the same advice, if a rank needs more than a device of the machine has.
 void require_machine_memory(const PlannedJob& job, const std::vector<Program>& programs);
 
-/// Throws SpecError at parallel.max_memory with that message.
+/// Throws SpecError at parallel.max_memory with that message, of which the second line is the hint.
 void require_memory_limit(const PlannedJob& job, const std::vector<Program>& programs);
 
 }  // namespace trainctl

@@ -138,7 +138,7 @@ std::string replicas_note(const PlannedJob& job) {
   const double of_run = static_cast<double>(bytes) * static_cast<double>(rounds), rate = local_rate_of(job.spec);
   return fmt::format(
       "local_steps: {} replicas of {} {} train on {} samples of each batch{}; after {} of {} steps each sends {} to "
-      "synchronize the weights, {} per step, {:.2g} times fewer than gradients in every step",
+      "synchronize the weights, {} per step, {:.0f} times fewer than gradients in every step",
       job.plan.replicas, job.plan.ranks, job.plan.ranks == 1 ? "rank" : "ranks",
       job.spec.dataset.batch / job.plan.replicas,
       rate == 1 ? "" : fmt::format(", with {:.3g} times the learning rate", rate), with_commas(rounds),

@@ -87,7 +87,7 @@ const Section& dataset_section() {
               .for_type({"csv"}),
           field<&D::length>("length",
                             "Tokens per sample; the label of each token is the next token. preference: of both "
-                            "answers together, each with its prompt. audio_folder: audio values per sample; longer "
+                            "answers together, each with its prompt. audio_folder: audio samples per sample; longer "
                             "clips are truncated, and shorter ones are padded with zeros.")
               .for_type({"tokens", "text", "chat", "preference", "audio_folder"})
               .at_least(1)
@@ -97,7 +97,7 @@ const Section& dataset_section() {
               "audio", "samples: the waveform. mel: the logarithm of the power in frequency bands, [frames, mel_bins].")
               .one_of({"samples", "mel"})
               .for_type({"audio_folder"}),
-          field<&D::sample_rate>("sample_rate", "Audio values per second; a file with a different rate is an error.")
+          field<&D::sample_rate>("sample_rate", "Sample rate in Hz; a file with a different rate is an error.")
               .for_type({"audio_folder"})
               .at_least(1)
               .at_most(1'000'000),
@@ -105,11 +105,11 @@ const Section& dataset_section() {
               .for_type({"audio_folder"})
               .at_least(1)
               .at_most(1024),
-          field<&D::window>("window", "For audio: mel, audio values per frame.")
+          field<&D::window>("window", "For audio: mel, audio samples per frame.")
               .for_type({"audio_folder"})
               .at_least(2)
               .at_most(65'536),
-          field<&D::hop>("hop", "For audio: mel, audio values between the starts of consecutive frames.")
+          field<&D::hop>("hop", "For audio: mel, audio samples between the starts of consecutive frames.")
               .for_type({"audio_folder"})
               .at_least(1)
               .at_most(kMaxSize),

@@ -39,7 +39,7 @@ std::vector<EntryType> make_transform_types() {
       {"resize",
        "Resizes the image: {resize: [height, width]}.",
        {size_field(), method_field("bilinear"), scaled_decode_field()}},
-      {"center_crop", "Crops the centre of the image; smaller images are padded with zeros.", {size_field()}},
+      {"center_crop", "Crops the center of the image; smaller images are padded with zeros.", {size_field()}},
       {"random_crop",
        "Crops the image at a random position, drawn per sample and epoch. In validation: center_crop.",
        {size_field(), integer("padding", "Zeros added on each side before the crop.")
@@ -53,7 +53,7 @@ std::vector<EntryType> make_transform_types() {
         range_field("ratio", "Aspect ratio: width divided by height.", 3.0 / 4, 4.0 / 3), method_field("antialias"),
         scaled_decode_field()}},
       {"center_resized_crop",
-       "Takes the largest centred region with the aspect ratio of the result, scaled by a fraction, and resizes it.",
+       "Takes the largest centered region with the aspect ratio of the result, scaled by a fraction, and resizes it.",
        {size_field(),
         number("fraction", "Size of the region relative to the largest one that fits.")
             .defaults(0.875)
@@ -76,7 +76,7 @@ std::vector<EntryType> make_transform_types() {
                      "contrast (distance from the "
                      "mean grey of the image)."),
         amount_field("saturation", "Maximum change of the saturation (distance from the grey of the pixel)."),
-        amount_field("hue", "Maximum shift of the hue in either direction, as a fraction of the colour circle.")}},
+        amount_field("hue", "Maximum shift of the hue in either direction, as a fraction of the color circle.")}},
       {"random_erasing",
        "Sets a random box of the image to a value, drawn per sample and epoch. Not applied in validation.",
        {chance_field(), range_field("scale", "Area of the box as a fraction of the image.", 0.02, 0.33),

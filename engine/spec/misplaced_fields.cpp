@@ -87,6 +87,9 @@ void refuse_unknown_fields(const YamlNode& node, const Section& section, JobKind
     if (std::find(all.begin(), all.end(), entry.key) == all.end())
       unknown.entries.push_back({entry.key, entry.key_pos, {}});
   refuse_unknown_keys(unknown, legal, what, path, problems, [&](const std::string& key) {
+    const std::string near = nearest(key, legal);
+    if (!near.empty() && edit_distance(key, near) <= 1 && foreign_hint(NameKind::field, key).empty())
+      return did_you_mean(key, legal);
     const std::string hint = where_it_belongs(key);
     return hint.empty() ? within(section, key) : hint;
   });

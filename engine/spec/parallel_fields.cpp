@@ -61,8 +61,8 @@ const Section& outer_section() {
               .at_least(0),
           field<&O::local_rate>(
               "local_rate",
-              "Factor on the job's learning rate in local steps; 0: for adam, adamw and nadam the root of the "
-              "number of replicas, at most 1.41, for others 1.")
+              "Factor on the job's learning rate in local steps; 0: the square root of the number of replicas, at "
+              "most 1.41, for adam, adamw and nadam; 1 for other optimizers.")
               .at_least(0),
           field<&O::precision>("precision",
                                "The precision in which replicas exchange their differences: fp32 or bf16, which halves "
@@ -108,7 +108,8 @@ const Section& parallel_section() {
   using P = ParallelSpec;
   static const Section section{
       "parallel",
-      "How the network runs on several ranks. None of these fields except local_steps changes the results.",
+      "How the network runs on several ranks. Except local_steps, asynchronous parameter servers and, for "
+      "layers that compute over the rows of a batch, micro_batches, these fields do not change the results.",
       {
           field<&P::mode>("mode", "How the plan is determined: see the modes below."),
           field<&P::stages>("stages", "Number of pipeline stages; must divide launch.ranks.")
@@ -165,7 +166,7 @@ const Section& parallel_section() {
           subsection<&P::optimizer_shard>("optimizer_shard", optimizer_shard_section(),
                                           "Shards optimizer state, gradients and weights over data-parallel ranks.")
               .shorthand("level"),
-          subsection<&P::offload>("offload", offload_section(), "State and activations in the memory of the host."),
+          subsection<&P::offload>("offload", offload_section(), "Keeps optimizer state or activations in host memory."),
           field<&P::bucket_bytes>("bucket_bytes",
                                   "Bucket size: at optimizer_shard levels 0 to 2, parameters with up to this many "
                                   "bytes of gradients are reduced, updated and gathered together; 0: 32 MiB.")

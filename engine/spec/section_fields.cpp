@@ -14,7 +14,8 @@ const Section& weights_section() {
   using W = WeightsSpec;
   static const Section section{
       "weights",
-      "Weights that a new run starts from. `run --resume` and `--resume-from` prefer their checkpoint. See weights.md.",
+      "Weights that a new run starts from. `run --resume` and `--resume-from` use the checkpoint's weights instead. "
+      "See weights.md.",
       {
           field<&W::from>("from",
                           "A model folder in Hugging Face format, a safetensors file, or an index of several; relative "
@@ -24,7 +25,7 @@ const Section& weights_section() {
                          "Name map of the tensors: auto (chosen by model_type in the config.json next to the weights), "
                          "a map of `trainctl checkpoint maps`, or a YAML file."),
           field<&W::partial>("partial",
-                             "Load the tensors that fit, and initialise the others, such as those of a new head."),
+                             "Load the tensors that fit, and initialize the others, such as those of a new head."),
       }};
   return section;
 }
@@ -70,8 +71,7 @@ const Section& fp8_section() {
           field<&F::amax_compute_algo>("amax_compute_algo",
                                        "For recipe: delayed: the scale is that of the largest of these magnitudes, or "
                                        "of the most recent one."),
-          field<&F::margin>("margin", "For recipe: delayed: the scale is divided by 2 to the power of this.")
-              .at_least(0),
+          field<&F::margin>("margin", "For recipe: delayed: the scale is divided by 2^margin.").at_least(0),
           list_field<&F::layers>("layers", FieldKind::metric_names,
                                  "Layers with a weight, by name or glob; all if omitted. A glob does not select the "
                                  "head, which is the layer that the loss reads; give its full name to include it."),

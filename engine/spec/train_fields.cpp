@@ -169,7 +169,7 @@ const Section& train_section() {
           field<&T::sink_steps>(
               "sink_steps",
               "Steps between reads of the losses from the device. Every step's loss is still reported, but N steps "
-              "at a time, so the host synchronises with the device less often.")
+              "at a time, so the host synchronizes with the device less often.")
               .at_least(1)
               .at_most(1'000'000),
           field<&T::histograms>(

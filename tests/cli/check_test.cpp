@@ -74,8 +74,9 @@ TEST_CASE("check refuses a job that needs more than its max_memory, as plan does
   small_job(scratch.path());
   for (const char* command : {"check", "plan"}) {
     const CommandResult result = trainctl_command(scratch.path(), {command, "job.yaml", "parallel.max_memory=1KiB"});
-    CHECK(result.exit_code == kExitEnv);
-    CHECK(contains(result.err, "parallel.max_memory is 1.0 KiB"));
+    CHECK(result.exit_code == kExitSpec);
+    CHECK(contains(result.err, ", but parallel.max_memory is 1.0 KiB"));
+    CHECK_FALSE(contains(result.err, "\\x0a"));
   }
 }
 

@@ -150,6 +150,35 @@ TEST_CASE("schema is JSON, and names the sections") {
   CHECK(schema["properties"].contains("parallel"));
 }
 
+TEST_CASE("translate knows own types in the spelling of other tools") {
+  const Scratch scratch;
+  const auto translated = [&](const std::string& name) {
+    const CommandResult result = trainctl_command(scratch.path(), {"translate", "--json", name});
+    return nlohmann::json::parse(result.out).at(0);
+  };
+  const std::pair<const char*, const char*> names[] = {
+      {"nn.Conv1d", "conv1d"}, {"nn.MaxPool2d", "max_pool2d"}, {"nn.AdaptiveAvgPool2d", "adaptive_avg_pool2d"},
+      {"nn.ReLU", "relu"},     {"F.softmax", "softmax"},       {"torch.optim.SGD", "sgd"},
+      {"nn.GRU", "gru"},       {"torch.einsum", "einsum"},     {"torch.where", "where"}};
+  for (const auto& [name, here] : names) {
+    CAPTURE(name);
+    CHECK(translated(name)["here"] == here);
+  }
+  const nlohmann::json lstm = translated("nn.LSTM");
+  CHECK(lstm["kind"] == "layer");
+  CHECK(lstm["write"].get<std::string>().starts_with("write {type: lstm}; fields: units, "));
+  CHECK(translated("nn.NoSuchLayer")["write"] == "unknown");
+}
+
+TEST_CASE("translate leaves out the paths of a configuration") {
+  const Scratch scratch;
+  std::ofstream(scratch.path() + "/config.json") << R"({"lr": 0.1, "deepspeed": "deepspeed_configs/zero2.json"})";
+  const CommandResult result = trainctl_command(scratch.path(), {"translate", "config.json"});
+  CHECK(result.exit_code == kExitDone);
+  CHECK(contains(result.out, "learning_rate"));
+  CHECK_FALSE(contains(result.out, "zero2"));
+}
+
 TEST_CASE("init writes a valid job, and never overwrites a file") {
   const Scratch scratch;
   CHECK(trainctl_command(scratch.path(), {"init", "mlp", "-o", "mine.yaml"}).exit_code == kExitDone);

@@ -44,9 +44,23 @@ TEST_CASE("a plan over parallel.max_memory is refused with what it needs and a c
   REQUIRE(message);
   INFO(*message);
   CHECK(message->find("optimizer 512.0 KiB") != std::string::npos);
-  CHECK(message->find("parallel.max_memory is 900.0 KiB") != std::string::npos);
+  CHECK(message->find(", but parallel.max_memory is 900.0 KiB") != std::string::npos);
   CHECK(message->find("set parallel.optimizer_shard.level: 1 (") != std::string::npos);
-  CHECK_THROWS_AS(require_memory_limit(job, compile_all(job)), SpecError);
+}
+
+TEST_CASE("the error of parallel.max_memory is one line, whose advice is its hint") {
+  const PlannedJob job = planned("900KiB");
+  std::vector<Diagnostic> found;
+  try {
+    require_memory_limit(job, compile_all(job));
+  } catch (const SpecError& error) {
+    found = error.diagnostics();
+  }
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].path == "parallel.max_memory");
+  CHECK(found[0].message.ends_with(")"));
+  CHECK(found[0].hint.starts_with("set parallel.optimizer_shard.level: 1 ("));
+  for (const std::string& text : {found[0].message, found[0].hint}) CHECK(text.find('\n') == std::string::npos);
 }
 
 TEST_CASE(

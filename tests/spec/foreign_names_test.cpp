@@ -115,11 +115,13 @@ TEST_CASE("case, underscores and modules do not matter") {
 }
 
 TEST_CASE("a name of our own in another spelling leads to it") {
-  const std::vector<std::string> names = {"dropout", "batch_norm", "one_cycle", "huber"};
+  const std::vector<std::string> names = {"dropout", "batch_norm", "one_cycle", "huber", "conv1d", "max_pool2d"};
   CHECK(same_name("nn.Dropout", names) == "dropout");
   CHECK(same_name("BatchNorm", names) == "batch_norm");
   CHECK(same_name("torch.optim.lr_scheduler.OneCycleLR", names) == "one_cycle");
   CHECK(same_name("HuberLoss", names) == "huber");
+  CHECK(same_name("nn.Conv1d", names) == "conv1d");
+  CHECK(same_name("nn.MaxPool2d", names) == "max_pool2d");
   CHECK(same_name("Dropout3", names).empty());
   CHECK(same_name("", names).empty());
 }

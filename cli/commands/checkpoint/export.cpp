@@ -140,7 +140,9 @@ std::optional<MappedWeights> open_base(const Manifest& manifest, const std::stri
   MappedWeights weights(variables, numbers_of(job), std::move(files),
                         choose_map(job.weights->map, folder_of_weights(manifest.base->from)));
   for (const auto& [name, shape] : manifest.base->tensors)
-    if (!weights.has(name)) throw EnvError(weights.path() + " has no " + name + ", which " + path + " leaves out");
+    if (!weights.has(name))
+      throw EnvError(weights.path() + " does not contain " + name + ", which the checkpoint " + path +
+                     " takes from there");
   return weights;
 }
 

@@ -59,7 +59,7 @@ MappedWeights start_weights(const PlannedJob& job) {
   require_path(spec, "weights.from", spec.weights->from);
   MappedWeights mapped{job, WeightFiles(spec.weights->from), start_map(spec)};  // a file of another kind is named first
   mapped.require_fit(spec.weights->partial,
-                     "weights.partial: true loads the tensors that fit and initialises the others");
+                     "weights.partial: true loads the tensors that fit and initializes the others");
   return mapped;
 }
 

@@ -294,7 +294,7 @@ extern const OpDef batch_norm_grad_op = {
 extern const LayerDef batch_norm_layer = {
     .name = "batch_norm",
     .doc =
-        "Normalises each feature over the rows of a micro-batch, across all ranks that share it unless `sync` is "
+        "Normalizes each feature over the rows of a micro-batch, across all ranks that share it unless `sync` is "
         "false.",
     .fields = {integer("dim", "The feature dim; -1 is the last.").defaults(int64_t{1}), eps_field(),
                number("momentum", "Weight of the new statistics in the running statistics.")
@@ -302,7 +302,7 @@ extern const LayerDef batch_norm_layer = {
                    .at_least(0)
                    .at_most(1),
                flag("sync", true,
-                    "Compute the statistics over the rows of all ranks. false: each rank normalises over its own rows, "
+                    "Compute the statistics over the rows of all ranks. false: each rank normalizes over its own rows, "
                     "as PyTorch's BatchNorm does under DDP, so the results depend on the number of ranks that share a "
                     "batch; the running statistics are averaged over these ranks after each step."),
                affine_field(), scale_init_field(), shift_init_field()},

@@ -19,7 +19,7 @@ namespace trainctl {
 namespace {
 
 constexpr const char* kWholeGroups =
-    "a window reads neighbouring rows and columns, which would be on another rank; with groups, only whole groups of "
+    "a window reads neighboring rows and columns, which would be on another rank; with groups, only whole groups of "
     "channels can be cut";
 
 int64_t groups_of(const Attrs& attrs) { return attrs.integer("groups", 1); }
@@ -59,7 +59,7 @@ std::vector<TensorInfo> infer_conv2d(Infos in, const Attrs& attrs) {
 RuleText whole_channels_rule(const Attrs& attrs) {
   const bool last = is_channels_last(attrs);
   return {image_letters("c", "hw", last) + ",kdrs->" + image_letters("k", "pq", last), "hwpqrskcd",
-          "a window reads neighbouring rows and columns, which would be on another rank; channels with groups can be "
+          "a window reads neighboring rows and columns, which would be on another rank; channels with groups can be "
           "cut only by a conv2d with padding_mode: zeros"};
 }
 

@@ -126,7 +126,7 @@ extern const OpDef group_norm_param_grad_op = {
 
 extern const LayerDef group_norm_layer = {
     .name = "group_norm",
-    .doc = "Normalises each group of channels (dim 1) of each sample.",
+    .doc = "Normalizes each group of channels (dim 1) of each sample.",
     .fields = {integer("groups", "Number of groups; must divide the number of channels.")
                    .required()
                    .at_least(1)
@@ -147,7 +147,7 @@ extern const LayerDef group_norm_layer = {
 /// A group for each channel.
 extern const LayerDef instance_norm_layer = {
     .name = "instance_norm",
-    .doc = "Normalises each channel (dim 1) of each sample over its pixels.",
+    .doc = "Normalizes each channel (dim 1) of each sample over its pixels.",
     .fields = {eps_field(), flag("affine", false, "Train a scale and a shift."), scale_init_field(),
                shift_init_field()},
     .emit =

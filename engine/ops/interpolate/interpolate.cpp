@@ -165,10 +165,9 @@ extern const LayerDef interpolate_layer = {
              .at_least(1)
              .at_most(kMaxSize),
          numbers("scale", "Instead of size: the factor by which the dims grow, one number or one for each.").above(0),
-         text(
-             "mode",
-             "nearest: the nearest element; linear, bilinear and trilinear: a mix of neighbouring elements, for inputs "
-             "with one, two and three dims after the channels; bicubic: a mix of four neighbours in each of two dims.")
+         text("mode",
+              "nearest: the nearest element; linear, bilinear and trilinear: a mix of neighboring elements, for inputs "
+              "with one, two and three dims after the channels; bicubic: a mix of four neighbors in each of two dims.")
              .one_of({"nearest", "linear", "bilinear", "bicubic", "trilinear"})
              .defaults(std::string("nearest")),
          flag("align_corners", false,

@@ -200,12 +200,12 @@ extern const OpDef layer_norm_param_grad_op = {
 
 extern const LayerDef layer_norm_layer = {
     .name = "layer_norm",
-    .doc = "Normalises over the last dim, or over several of the last dims.",
+    .doc = "Normalizes over the last dim, or over several of the last dims.",
     .fields =
         {eps_field(),
          integer(
              "dims",
-             "Number of last dims over which to normalise; the scale and the shift have one dim with as many elements.")
+             "Number of last dims over which to normalize; the scale and the shift have one dim with as many elements.")
              .defaults(int64_t{1})
              .at_least(1)
              .at_most(kMaxDims),

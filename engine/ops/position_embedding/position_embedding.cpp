@@ -118,8 +118,8 @@ extern const OpDef position_embedding_grad_op = {
 extern const LayerDef position_embedding_layer = {
     .name = "position_embedding",
     .doc =
-        "Adds a trained vector to each position (the second-to-last dim). A second input, documents, has the index of "
-        "the first row of each row's document (i32); positions count from there.",
+        "Adds a trained vector to each position (the second-to-last dim). An optional second input, documents (i32), "
+        "gives for each row the index of the first row of its document; positions are counted from that row.",
     .fields = {integer("max_length", "Number of rows of the table, one per position.")
                    .required()
                    .at_least(1)

@@ -52,9 +52,10 @@ TensorId emit_reindex(LayerBuilder& builder, TensorId x, const Continuation& wan
 }
 
 Field padding_mode_field() {
-  return text("padding_mode",
-              "The pixels around the image: zeros; reflect: its pixels mirrored at the edge, which is not repeated; "
-              "replicate: the pixels of the edge; circular: the pixels of the opposite side.")
+  return text(
+             "padding_mode",
+             "The elements beyond the edges: zeros; reflect: the elements mirrored at the edge, which is not repeated; "
+             "replicate: the elements of the edge; circular: those of the opposite side.")
       .one_of({"zeros", "reflect", "replicate", "circular"})
       .defaults(std::string("zeros"));
 }

@@ -198,7 +198,7 @@ extern const LayerDef rms_norm_layer = {
     .fields =
         {eps_field(), flag("affine", true, "Train a scale."), scale_init_field(),
          integer("heads",
-                 "Normalise each of this many heads of the last dim; they share one scale (Qwen3's q and k norms).")
+                 "Normalize each of this many heads of the last dim; they share one scale (Qwen3's q and k norms).")
              .defaults(int64_t{1})
              .at_least(1)
              .at_most(kMaxSize),

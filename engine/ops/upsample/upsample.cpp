@@ -38,7 +38,7 @@ TensorId emit_upsample(LayerContext& layer) {
 
 extern const LayerDef upsample_layer = {
     .name = "upsample",
-    .doc = "Repeats each pixel of images [n, c, h, w] (nearest neighbour): [n, c, h * factor, w * factor].",
+    .doc = "Repeats each pixel of images [n, c, h, w] (nearest neighbor): [n, c, h * factor, w * factor].",
     .fields = {per_dim("factor", "Factor of height and width.").required().at_least(1).at_most(64)},
     .emit = emit_upsample,
 };

@@ -27,7 +27,7 @@ class Reasons {
       layer_plan.reason = data_parallel_reason(chosen_.mesh, chosen_.graph.layers[l], chosen_.all_facts[l]);
     } else {
       layer_plan.choice = Choice::propagated;
-      layer_plan.reason = "the cheapest layout between its neighbours, " + input_moves(u);
+      layer_plan.reason = "the cheapest layout between its neighbors, " + input_moves(u);
     }
     explain_size(u, layer_plan);
   }

@@ -24,8 +24,8 @@ void stages_divide_ranks(RuleContext& r) {
   if (!r.fine({"launch.ranks", "parallel.stages"})) return;
   const int ranks = r.ranks(), stages = r.job.parallel.stages;
   if (ranks % stages == 0) return;
-  r.wrong("parallel.stages", number(ranks) + " ranks cannot be divided evenly into " + number(stages) + " stages",
-          "possible numbers of stages for " + number(ranks) + " ranks: " + divisors(ranks));
+  r.wrong("parallel.stages", plural(ranks, "rank") + " cannot be divided evenly into " + number(stages) + " stages",
+          "possible numbers of stages for " + plural(ranks, "rank") + ": " + divisors(ranks));
 }
 
 void stage_config_names_existing_stages(RuleContext& r) {

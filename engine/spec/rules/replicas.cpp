@@ -75,8 +75,8 @@ void replicas_divide_the_ranks(RuleContext& r) {
                    "set parallel.replicas, or list several hosts in launch.hosts");
   const std::string field = parallel.replicas > 0 ? "parallel.replicas" : "parallel.local_steps";
   if (ranks % replicas != 0)
-    r.wrong(field, number(ranks) + " ranks cannot be divided evenly into " + number(replicas) + " replicas",
-            "possible numbers of replicas for " + number(ranks) + " ranks: " + divisors(ranks));
+    r.wrong(field, plural(ranks, "rank") + " cannot be divided evenly into " + number(replicas) + " replicas",
+            "possible numbers of replicas for " + plural(ranks, "rank") + ": " + divisors(ranks));
   const int64_t unit = replicas * parallel.micro_batches;
   if (r.fine({"dataset.batch", "parallel.micro_batches"}) && batch % unit != 0)
     r.wrong("dataset.batch",

@@ -161,11 +161,11 @@ void require_same_state(const PlannedJob& job, const Manifest& manifest, const s
                           list_of("missing in the job: ", found.extra) + list_of("", found.reshaped);
   if (manifest.weights_only && found.extra.empty() && found.reshaped.empty())
     throw EnvError(checkpoint + " contains only the final weights of a run, without the optimizer state:" + all +
-                   "\n--partial continues from the weights with a newly initialised optimizer; a run with "
+                   "\n--partial continues from the weights with a newly initialized optimizer; a run with "
                    "train.checkpoint: auto saves its whole state");
   throw EnvError(checkpoint + " belongs to a different network or optimizer:" + all +
                  (nothing_fits ? "\nnone of its tensors fits this job"
-                               : "\n--partial restores the tensors that fit and initialises the rest"));
+                               : "\n--partial restores the tensors that fit and initializes the rest"));
 }
 
 void require_same_weights(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
