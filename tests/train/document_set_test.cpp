@@ -147,7 +147,7 @@ TEST_CASE(
     const DocumentSet set(spec);
     CHECK(trained_part(folder.path(), document_row(set, 0)) == "first<|end|><think></think>second<|end|>");
   }
-  write_tokenizer(folder.path(), "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}");
+  write_tokenizer(folder.path(), "{{ messages | length }}{% for m in messages %}{{ m.content | length }}{% endfor %}");
   CHECK(document_error([&] { DocumentSet set(spec); }).find("{% generation %}") != std::string::npos);
 }
 

@@ -88,7 +88,7 @@ void run_element(const std::vector<ElementwiseToken>& tokens, const NaiveCall& c
       stack.push_back(values[i % values.size()]);
     } else if (is_product(t.op)) {
       const std::vector<double>&p = call.in[t.index].values, &q = call.in[t.index + 1].values;
-      const size_t columns = static_cast<size_t>(call.in[0].shape.back()), terms = q.size() / columns;
+      const size_t columns = static_cast<size_t>(out[0].shape.back()), terms = q.size() / columns;
       const bool nr = t.op == ElementwiseOp::product_nr;
       double sum = 0;
       for (size_t k = 0; k < terms; ++k)
