@@ -132,7 +132,7 @@ void AsyncRunner::train_in_step(int rank, TrainOptions train, FunctionObserver& 
   trainers_[at] = std::make_unique<Trainer>(run_.job, program_of(rank), *comms_[at], seen.alone(), train);
   while (trainers_[at]->run_step()) {
   }
-  client.leave();
+  client.close();
   run_.counts[at] = client.counts();
 }
 
