@@ -11,9 +11,7 @@
 namespace trainctl {
 namespace {
 
-bool is_same(const LayerContext& layer) {
-  return std::holds_alternative<std::string>(*layer.attrs.find("padding"));
-}
+bool is_same(const LayerContext& layer) { return std::holds_alternative<std::string>(*layer.attrs.find("padding")); }
 
 /// The padding that keeps height and width. As in PyTorch, an odd padding has one more at the end.
 Ints same_padding(const Window& window) {
@@ -35,7 +33,7 @@ Ints same_padding(const Window& window) {
 Ints padding_of_rows(const LayerContext& layer, const Window& window) {
   if (is_same(layer)) return same_padding(window);
   const Ints given = layer.attrs.ints("padding");
-  if (given.size() > 2)
+  if (given.empty() || given.size() > 2)
     throw ShapeError(fmt::format("padding must be one number or [start, end], but it has {} numbers", given.size()),
                      "padding");
   return {0, 0, given.at(0), given.back()};
@@ -77,10 +75,11 @@ using Two = std::array<int64_t, 2>;
 Attrs transposed_window(const Window& window, Two x, Two padding, Two output_padding) {
   Ints size(2);
   for (size_t d = 0; d < 2; ++d) {
-    if (output_padding[d] >= std::max(window.stride[d], window.dilation[d]))
-      throw ShapeError(
-          fmt::format("output_padding {} must be smaller than the stride or the dilation", output_padding[d]),
-          "output_padding");
+    if (output_padding[d] >= window.stride[d])
+      throw ShapeError(fmt::format("output_padding {} must be smaller than the stride, {}; for more, add a layer of "
+                                   "type pad after this one",
+                                   output_padding[d], window.stride[d]),
+                       "output_padding");
     size[d] = (x[d] - 1) * window.stride[d] - 2 * padding[d] + window.reach(d) + output_padding[d];
     if (size[d] < 1)
       throw ShapeError(fmt::format("a padding of {} leaves nothing of an input of size {}", padding[d], x[d]),
@@ -121,10 +120,9 @@ TensorId emit_conv_transpose1d(LayerContext& layer) {
   const int64_t kernel = fields.integer("kernel"), channels = fields.integer("channels"),
                 groups = fields.integer("groups");
   expect_groups(groups, in[1], channels);
-  Attrs attrs = transposed_window({.kernel = {1, kernel},
-                                   .stride = {1, fields.integer("stride")},
-                                   .dilation = {1, fields.integer("dilation")}},
-                                  {1, in[2]}, {0, fields.integer("padding")}, {0, fields.integer("output_padding")});
+  Attrs attrs = transposed_window(
+      {.kernel = {1, kernel}, .stride = {1, fields.integer("stride")}, .dilation = {1, fields.integer("dilation")}},
+      {1, in[2]}, {0, fields.integer("padding")}, {0, fields.integer("output_padding")});
   LayerBuilder& b = layer.builder;
   const Init init = linear_init(channels / groups * kernel);
   const TensorId w = layer.weight({in[1], channels / groups, 1, kernel}, init);
@@ -198,9 +196,10 @@ extern const LayerDef conv1d_layer = {
     .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
                integer("kernel", "Length of the window.").required().at_least(1).at_most(kMaxSize),
                integer("stride", "Distance between windows.").defaults(int64_t{1}).at_least(1).at_most(kMaxSize),
-               padding_field("Zeros at both ends: one number, or [start, end], e.g. [2, 0] for a causal convolution; same: as "
-                             "many as preserve the length.",
-                             {"same"}),
+               padding_field(
+                   "Zeros at both ends: one number, or [start, end], e.g. [2, 0] for a causal convolution; same: as "
+                   "many as preserve the length.",
+                   {"same"}),
                padding_mode_field(),
                integer("dilation", "Distance between the elements of a window.")
                    .defaults(int64_t{1})
@@ -212,8 +211,9 @@ extern const LayerDef conv1d_layer = {
 
 extern const LayerDef conv_transpose1d_layer = {
     .name = "conv_transpose1d",
-    .doc = "Transposed convolution along the last dim of [n, c, length], with a weight of [c, channels / groups, 1, "
-           "kernel].",
+    .doc =
+        "Transposed convolution along the last dim of [n, c, length], with a weight of [c, channels / groups, 1, "
+        "kernel].",
     .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
                integer("kernel", "Length of the window.").required().at_least(1).at_most(kMaxSize),
                integer("stride", "Distance between windows of the output.")

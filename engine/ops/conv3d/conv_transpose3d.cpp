@@ -1,15 +1,15 @@
 // A transposed convolution of volumes [n, c, d, h, w] as one of images, and a sum over its steps in depth:
 //
-//   x [n, c, d, h, w] -> [n, c, (d h), w] -> conv_transpose2d with the weight [c, (k kd), kh, kw] -> z [n, k, kd, d, h', w']
-//   y[.., d * stride + t * dilation - padding, ..] = sum of z[.., t, d, ..]
+//   x [n, c, d, h, w] -> [n, c, (d h), w] -> conv_transpose2d with the weight [c, (k kd), kh, kw] -> z [n, k, kd, d,
+//   h', w'] y[.., d * stride + t * dilation - padding, ..] = sum of z[.., t, d, ..]
 //
 // Rows of zeros below each slice of x keep the windows of a slice apart. `stride` adjacent steps t of a slice fill
 // `stride` adjacent slices of y, so the sum has kd / stride terms; with a dilation it has kd.
 #include <algorithm>
 
 #include "engine/ops/conv2d/conv_groups.h"
-#include "engine/ops/three_dims.h"
 #include "engine/ops/layer_fields.h"
+#include "engine/ops/three_dims.h"
 
 namespace trainctl {
 namespace {
@@ -35,13 +35,17 @@ Transposed transposed_of(const LayerContext& layer) {
   expect_groups(t.groups, x[1], t.channels);
   const Three more = three_of(fields, "output_padding");
   for (size_t d = 0; d < 3; ++d) {
-    if (more[d] >= std::max(t.stride[d], t.dilation[d]))
-      throw ShapeError(fmt::format("output_padding {} must be smaller than the stride or the dilation", more[d]),
+    // The width is that of one 2D call, whose output_padding is smaller than its stride.
+    const int64_t limit = d == 2 ? t.stride[d] : std::max(t.stride[d], t.dilation[d]);
+    if (more[d] >= limit)
+      throw ShapeError(fmt::format("output_padding {} of dim {} must be smaller than {}; for more, add a layer of type "
+                                   "pad after this one",
+                                   more[d], 2 + d, limit),
                        "output_padding");
     t.out[d] = (x[2 + d] - 1) * t.stride[d] - 2 * t.padding[d] + t.reach(d) + more[d];
     if (t.out[d] < 1)
-      throw ShapeError(
-          fmt::format("a padding of {} leaves nothing of dim {} of {}", t.padding[d], 2 + d, to_string(x)), "padding");
+      throw ShapeError(fmt::format("a padding of {} leaves nothing of dim {} of {}", t.padding[d], 2 + d, to_string(x)),
+                       "padding");
   }
   return t;
 }
@@ -154,25 +158,23 @@ extern const LayerDef conv_transpose3d_layer = {
     .doc =
         "Transposed convolution of volumes [n, c, depth, height, width], with a weight of [c, channels / groups * "
         "kernel, kernel, kernel]: that of PyTorch with its dims 1 and 2 merged.",
-    .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
-               of_three("kernel", "Size of the window").required().at_least(1).at_most(kMaxSize),
-               of_three("stride", "Distance between windows of the output")
-                   .defaults(Ints{1})
-                   .at_least(1)
-                   .at_most(kMaxSize),
-               of_three("padding", "Elements removed from each side of the output")
-                   .defaults(Ints{0})
-                   .at_least(0)
-                   .at_most(kMaxSize),
-               of_three("output_padding", "Elements added at the end of each dim of the output")
-                   .defaults(Ints{0})
-                   .at_least(0)
-                   .at_most(kMaxSize),
-               of_three("dilation", "Distance between the elements of a window")
-                   .defaults(Ints{1})
-                   .at_least(1)
-                   .at_most(kMaxSize),
-               groups_field(), flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
+    .fields =
+        {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
+         of_three("kernel", "Size of the window").required().at_least(1).at_most(kMaxSize),
+         of_three("stride", "Distance between windows of the output").defaults(Ints{1}).at_least(1).at_most(kMaxSize),
+         of_three("padding", "Elements removed from each side of the output")
+             .defaults(Ints{0})
+             .at_least(0)
+             .at_most(kMaxSize),
+         of_three("output_padding", "Elements added at the end of each dim of the output")
+             .defaults(Ints{0})
+             .at_least(0)
+             .at_most(kMaxSize),
+         of_three("dilation", "Distance between the elements of a window")
+             .defaults(Ints{1})
+             .at_least(1)
+             .at_most(kMaxSize),
+         groups_field(), flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
     .faults =
         [](const Attrs& attrs) {
           return faults_of_three(attrs, {"kernel", "stride", "padding", "output_padding", "dilation"});
