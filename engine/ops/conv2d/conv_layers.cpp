@@ -76,10 +76,9 @@ Attrs transposed_window(const Window& window, Two x, Two padding, Two output_pad
   Ints size(2);
   for (size_t d = 0; d < 2; ++d) {
     if (output_padding[d] >= window.stride[d])
-      throw ShapeError(fmt::format("output_padding {} must be smaller than the stride, {}; for more, add a layer of "
-                                   "type pad after this one",
-                                   output_padding[d], window.stride[d]),
-                       "output_padding");
+      throw ShapeError(
+          fmt::format("output_padding {} must be smaller than the stride, {}", output_padding[d], window.stride[d]),
+          "output_padding");
     size[d] = (x[d] - 1) * window.stride[d] - 2 * padding[d] + window.reach(d) + output_padding[d];
     if (size[d] < 1)
       throw ShapeError(fmt::format("a padding of {} leaves nothing of an input of size {}", padding[d], x[d]),

@@ -38,9 +38,7 @@ Transposed transposed_of(const LayerContext& layer) {
     // The width is that of one 2D call, whose output_padding is smaller than its stride.
     const int64_t limit = d == 2 ? t.stride[d] : std::max(t.stride[d], t.dilation[d]);
     if (more[d] >= limit)
-      throw ShapeError(fmt::format("output_padding {} of dim {} must be smaller than {}; for more, add a layer of type "
-                                   "pad after this one",
-                                   more[d], 2 + d, limit),
+      throw ShapeError(fmt::format("output_padding {} of dim {} must be smaller than {}", more[d], 2 + d, limit),
                        "output_padding");
     t.out[d] = (x[2 + d] - 1) * t.stride[d] - 2 * t.padding[d] + t.reach(d) + more[d];
     if (t.out[d] < 1)
