@@ -14,10 +14,6 @@
 namespace trainctl {
 namespace {
 
-std::string plural(int64_t count, const char* what) {
-  return fmt::format("{} {}{}", with_commas(count), what, count == 1 ? "" : "s");
-}
-
 void print_report(const PluginOp& op, const PluginOpReport& report) {
   if (report.faults.empty()) {
     std::cout << fmt::format("{}: {} ({} compared with one rank{}; {} compared with differences; {})\n", op.name,

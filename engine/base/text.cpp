@@ -68,6 +68,10 @@ std::string with_commas(int64_t value) {
   return digits;
 }
 
+std::string plural(int64_t count, std::string_view what) {
+  return with_commas(count) + " " + std::string(what) + (count == 1 ? "" : "s");
+}
+
 std::string join(const std::vector<std::string>& words, std::string_view separator) {
   std::string result;
   for (size_t i = 0; i < words.size(); ++i) {

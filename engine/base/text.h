@@ -24,6 +24,9 @@ std::string format_bytes(int64_t bytes);
 /// 262144 -> "262,144".
 std::string with_commas(int64_t value);
 
+/// 1, "rank" -> "1 rank"; 1024 -> "1,024 ranks".
+std::string plural(int64_t count, std::string_view what);
+
 /// "a, b, c".
 std::string join(const std::vector<std::string>& words, std::string_view separator = ", ");
 

@@ -47,8 +47,14 @@ enum class InPlace : uint8_t {
 
 /// Execution of a kernel on images that are stored channels last, [n, h, w, c].
 struct ChannelsLast {
+  /// Nodes with more inputs or outputs do not run on such images.
+  static constexpr size_t kMostOperands = 32;
+
   Attrs attrs;
   unsigned inputs = 0, outputs = 0;  ///< bit i: operand i is images, and is then channels last
+
+  bool has_input(size_t i) const { return (inputs >> i & 1u) != 0; }
+  bool has_output(size_t o) const { return (outputs >> o & 1u) != 0; }
 };
 
 /// Operands that have the rows of the first one as their leading dims.

@@ -236,17 +236,18 @@ class MemoryAdvice {
 
 }  // namespace
 
-std::optional<std::string> over_memory_of(const PlannedJob& job, const std::vector<Program>& programs,
-                                          const MemoryHolder& holder) {
+std::optional<MemoryExcess> over_memory_of(const PlannedJob& job, const std::vector<Program>& programs,
+                                           const MemoryHolder& holder) {
   const Program& most = largest_program(programs);
   const Memory& m = most.memory;
   if (m.total() <= holder.bytes) return std::nullopt;
-  return "rank " + std::to_string(most.rank) + " needs " + format_bytes(m.total()) + ", " + holder.name + " " +
-         format_bytes(holder.bytes) + (holder.note.empty() ? "" : " " + holder.note) + " (" + to_string(m) + ")\n  " +
-         MemoryAdvice(job, holder.bytes).text();
+  return MemoryExcess{
+      fmt::format("rank {} needs {}, {} {}{} ({})", most.rank, format_bytes(m.total()), holder.name,
+                  format_bytes(holder.bytes), holder.note.empty() ? "" : " " + holder.note, to_string(m)),
+      MemoryAdvice(job, holder.bytes).text()};
 }
 
-std::optional<std::string> over_memory_limit(const PlannedJob& job, const std::vector<Program>& programs) {
+std::optional<MemoryExcess> over_memory_limit(const PlannedJob& job, const std::vector<Program>& programs) {
   const int64_t limit = job.spec.parallel.max_memory;
   if (limit <= 0) return std::nullopt;
   return over_memory_of(job, programs, {"but parallel.max_memory is", limit, ""});
@@ -263,11 +264,8 @@ void require_machine_memory(const PlannedJob& job, const std::vector<Program>& p
 }
 
 void require_memory_limit(const PlannedJob& job, const std::vector<Program>& programs) {
-  const std::optional<std::string> text = over_memory_limit(job, programs);
-  if (!text) return;
-  const size_t line = text->find("\n  ");
-  throw SpecError(job.spec.position("parallel.max_memory"), "parallel.max_memory", text->substr(0, line),
-                  text->substr(line + 3));
+  if (const auto over = over_memory_limit(job, programs))
+    throw SpecError(job.spec.position("parallel.max_memory"), "parallel.max_memory", over->message, over->advice);
 }
 
 }  // namespace trainctl

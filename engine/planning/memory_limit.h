@@ -16,20 +16,22 @@ struct MemoryHolder {
   std::string note;  ///< printed after the bytes; may be empty
 };
 
-/// Nothing if every rank fits. Else the message: what is too much, by kind, and which changes of the job would
-/// fit (each is planned to find out):
-///   rank 3 needs 91.2 GiB, but parallel.max_memory is 78.0 GiB (weights 24.1 GiB, …)
-///     set parallel.optimizer_shard.level: 2 (48.9 GiB), or parallel.recompute: ['h.*.norm1'] (62.0 GiB, 13.0 ms
-///     slower)
-std::optional<std::string> over_memory_limit(const PlannedJob& job, const std::vector<Program>& programs);
+/// What is too much, and which changes of the job would fit; each of them is planned to find out.
+struct MemoryExcess {
+  std::string message;  ///< rank 3 needs 91.2 GiB, but parallel.max_memory is 78.0 GiB (weights 24.1 GiB, …)
+  std::string advice;  ///< set parallel.optimizer_shard.level: 2 (48.9 GiB), or parallel.recompute: ['h.*.norm1'] (…)
+};
+
+/// Nothing if every rank fits.
+std::optional<MemoryExcess> over_memory_limit(const PlannedJob& job, const std::vector<Program>& programs);
 /// The same for another limit.
-std::optional<std::string> over_memory_of(const PlannedJob& job, const std::vector<Program>& programs,
-                                          const MemoryHolder& holder);
+std::optional<MemoryExcess> over_memory_of(const PlannedJob& job, const std::vector<Program>& programs,
+                                           const MemoryHolder& holder);
 
 /// Throws SpecError at launch.machine, with the same advice, if a rank needs more than a device of the machine has.
 void require_machine_memory(const PlannedJob& job, const std::vector<Program>& programs);
 
-/// Throws SpecError at parallel.max_memory with that message, of which the second line is the hint.
+/// Throws SpecError at parallel.max_memory, with the advice as its hint.
 void require_memory_limit(const PlannedJob& job, const std::vector<Program>& programs);
 
 }  // namespace trainctl

@@ -6,7 +6,6 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/spec/job_spec.h"
-#include "engine/spec/replicas.h"
 
 namespace trainctl {
 namespace {
@@ -23,7 +22,6 @@ const void* default_object(const Section* section) {
   static const Fp16Spec fp16;
   static const LoraSpec lora;
   static const GenerateSpec generate;
-  static const OuterSpec outer = default_outer();
   static const LossSpec loss;
   static const TrackerSpec tracker;
   if (section == nullptr || section->name.empty()) return &job;
@@ -41,7 +39,7 @@ const void* default_object(const Section* section) {
   if (section->name == "validation.generate") return &generate;
   if (section->name == "parallel") return &job.parallel;
   if (section->name == "parallel.optimizer_shard") return &job.parallel.optimizer_shard;
-  if (section->name == "parallel.outer") return &outer;
+  if (section->name == "parallel.outer") return &job.parallel.outer;
   if (section->name == "launch") return &job.launch;
   if (section->name == "launch.slurm") return &job.launch.slurm;
   if (section->name == "launch.pbs") return &job.launch.pbs;

@@ -11,20 +11,13 @@
 
 #include "engine/base/attrs.h"
 #include "engine/base/source_pos.h"
+#include "engine/spec/dataset_spec.h"
 #include "engine/spec/launch_spec.h"
+#include "engine/spec/parallel_spec.h"
+#include "engine/spec/precision.h"
 
 namespace trainctl {
 
-enum class ParallelMode : uint8_t {
-  stand_alone,
-  data_parallel,
-  semi_auto_parallel,
-  auto_parallel,
-  hybrid_parallel,
-  parameter_server
-};
-enum class Schedule : uint8_t { gpipe, one_f_one_b, interleaved_1f1b, zero_bubble };
-enum class Precision : uint8_t { fp32, tf32, bf16, fp16 };
 enum class OnNan : uint8_t { stop, warn, skip };
 /// Storage of frozen weights (graph/packing.h). same: the type that kernels read.
 enum class FrozenType : uint8_t { same, bf16, int8, nf4 };
@@ -36,151 +29,12 @@ enum class AmaxAlgo : uint8_t { max, most_recent };
 enum class StateType : uint8_t { fp32, bf16, int8 };
 /// text: each rank writes its local shard to its stdout. npy: the ranks write the whole tensor into one file.
 enum class PrintFormat : uint8_t { text, npy };
-std::string_view to_string(ParallelMode mode);
-std::string_view to_string(Schedule schedule);  ///< "gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"
-std::string_view to_string(Precision precision);
 std::string_view to_string(OnNan on_nan);
 std::string_view to_string(FrozenType type);
 std::string_view to_string(Fp8Recipe recipe);
 std::string_view to_string(AmaxAlgo algo);
 std::string_view to_string(StateType type);
 std::string_view to_string(PrintFormat format);
-
-/// One step of dataset.transforms, e.g. {name: "rescale", attrs: {scale: …, shift: …}}.
-struct TransformSpec {
-  std::string name;
-  Attrs attrs;
-  std::string path;        ///< "dataset.transforms[1]", or "dataset.transforms.mask[1]"
-  std::string field = {};  ///< name of a sample field; empty: the first one that is not `label`
-};
-
-/// One of dataset.fields: a field of the samples, and the parts of the files that it is read from.
-struct SampleFieldSpec {
-  std::string name;
-  /// csv: columns, by name or number. tar: extensions. npy: a file. npz, safetensors: an array.
-  std::vector<std::string> parts;
-};
-
-/// The share of a source in a mixture, relative to the others.
-struct SourceShare {
-  std::string source;
-  double share = 0;
-};
-
-/// From `step` on a mixture has other shares. They change linearly over `ramp` steps; 0: at once.
-struct ShareChange {
-  int64_t step = 0, ramp = 0;
-  std::vector<SourceShare> shares;
-  std::string path;  ///< "dataset.mix_schedule[0]"
-};
-
-struct DatasetSpec {
-  std::string type;  ///< mnist | image_folder | tar | csv | table | npy | npz | safetensors | tokens | text | …
-  /// Made absolute. mnist, cifar10, cifar100: one folder; all others: folders, files and globs, in order.
-  std::vector<std::string> paths;
-  std::string split = "train";  ///< mnist, cifar10, cifar100: train | test
-  /// Other types: fractions of the samples, chosen by a hash, for training and for validation. 0: no split.
-  double train_share = 0, validation_share = 0;
-  bool takes_validation_share = false;
-  std::vector<std::string> class_paths;  ///< only in a validation: the training set, whose class numbers apply
-  std::vector<double> weights;           ///< weight of each path, if data sets are mixed
-  std::vector<SampleFieldSpec> fields;
-  int channels = 3;                ///< images: 1 | 3
-  std::string label_set = "fine";  ///< cifar100: fine | coarse
-  std::string delimiter = ",";     ///< csv
-  bool header = true;              ///< csv: the first line has the names of the columns
-  std::string on_error = "stop";   ///< stop | skip: another sample takes the place of a broken one
-  std::string cache = "auto";      ///< auto | memory | disk | none
-  std::vector<TransformSpec> transforms;
-  std::string label_dtype = "i32";  ///< f32 | i32
-  bool labels = true;               ///< false: the files have no labels, and each label is 0
-  int64_t batch = 32;               ///< global
-  bool shuffle = true;
-  int64_t shuffle_block =
-      0;  ///< samples per block; neighbours stay close together (engine/train/data/block_order.h); 0: no blocks
-  bool drop_last = true;
-  int64_t repeat = 1;      ///< passes over the set per epoch
-  int workers = 0;         ///< threads of a rank that read; 0: chosen while it runs
-  int prefetch = 0;        ///< batches read ahead; 0: chosen while it runs
-  bool autotune = true;    ///< false: workers and prefetch keep their values; 1 in place of 0
-  int64_t max_memory = 0;  ///< bytes of a rank's batches ahead; 0: a sixteenth of the host's memory
-  // tokens and text
-  int64_t length = 0;                  ///< tokens per sample
-  int64_t stride = 0;                  ///< tokens from the start of a sample to the next one's; 0: length
-  std::string token_dtype = "uint16";  ///< uint16 | int32: type in files without a header
-  // chat, and text with a tokenizer: rows of documents
-  std::string tokenizer;                ///< folder or file, made absolute
-  std::string json_field;               ///< field of JSON Lines; empty: messages (chat) or text
-  std::string label_field;              ///< text: field of JSON Lines with the class; empty: the labels are tokens
-  std::string train_on = "all";         ///< all | assistant: tokens whose labels count
-  bool pack = false;                    ///< several documents share a row
-  std::string packing = "best_fit";     ///< best_fit | in_order | concatenate: how documents share rows
-  std::string filter;                   ///< an expression over a document; documents for which it is false are left out
-  bool deduplicate = false;             ///< only the first of documents with the same tokens is used
-  double fim = 0;                       ///< fraction of the documents that are rearranged for fill-in-the-middle
-  double fim_spm = 0.5;                 ///< fraction of those whose suffix comes before their prefix
-  std::vector<std::string> fim_tokens;  ///< prefix, suffix and middle token; empty: those that the tokenizer has
-  std::string curriculum = "none";      ///< none | length: short samples come first …
-  int64_t curriculum_epochs = 1;        ///< … in this many passes over the set
-  double curriculum_noise = 0.05;       ///< how far a sample moves from its place by length, as a fraction of the set
-  // mix: several sets, each declared in full (engine/planning/mixture.h)
-  std::vector<DatasetSpec> sources;
-  std::string name;                       ///< a source: its key in dataset.sources
-  double max_epochs = 0;                  ///< a source: passes over it in the whole run; 0: no limit
-  std::vector<SourceShare> mix;           ///< empty: by the sizes of the sources
-  std::string mix_by = "samples";         ///< samples | tokens: the unit of the shares
-  double temperature = 1;                 ///< shares to the power of 1 / temperature
-  std::vector<ShareChange> mix_schedule;  ///< ascending steps
-  std::vector<std::pair<std::string, std::vector<std::string>>> source_paths;  ///< only in a validation: by source
-  bool concatenates = false;  ///< only in a validation: each sample of each source comes once
-  int64_t store_cache = 0;  ///< bytes on the local disk for blocks of object stores; 0: chosen by the size of the disk
-  // audio_folder
-  std::string audio = "samples";    ///< samples | mel: what a sample has of a clip
-  int64_t sample_rate = 16'000;     ///< required of every file; other rates are errors
-  int64_t mel_bins = 80;            ///< mel: values per frame
-  int64_t window = 400, hop = 160;  ///< mel: samples of a frame, and from one frame to the next
-  // random and constant sets; shapes are per sample
-  Ints shape;
-  std::string dtype = "f32";  ///< type of data: f32 | i32
-  Ints label_shape;           ///< [] = one number per sample
-  int64_t samples = 0;        ///< 0: one batch per epoch
-  int64_t classes = 0;        ///< random: integers (i32 data, i32 labels) are in [0, classes)
-  double value = 1.0;         ///< constant: data
-  double label_value = 0.0;   ///< constant: label
-  // clicks
-  int64_t ids = 8;     ///< ids per sample
-  int64_t vocab = 0;   ///< ids are in [0, vocab)
-  double zipf = 1.05;  ///< the r-th most frequent id comes 1 / r^zipf as often as the first
-  // noise for diffusion models (engine/train/data/noised_set.h)
-  int64_t noise_steps = 0;                        ///< 0: no noise is added
-  std::string noise_schedule = "linear";          ///< linear | cosine
-  std::vector<double> noise_betas{0.0001, 0.02};  ///< linear: variance of the noise of the first and the last step
-  // chat and text whose rows use one of several adapters: adapters.field and adapters.names of the job
-  std::string adapter_field;               ///< field of a document with the name or number of its adapter
-  std::vector<std::string> adapter_names;  ///< empty: no field has adapters
-
-  /// Names of the fields of the samples, in their order; layers may name them as inputs.
-  std::vector<std::string> field_names() const;
-  bool is_mix() const { return type == "mix"; }
-  /// True if batches are drawn from several sources by their shares.
-  bool has_mixture() const { return is_mix() && !concatenates; }
-  /// True if its samples are rows of documents (engine/train/data/document_set.h).
-  bool has_documents() const { return type == "chat" || (type == "text" && !tokenizer.empty() && !has_class_texts()); }
-  /// True if its samples are texts with a class (engine/train/data/class_text_set.h).
-  bool has_class_texts() const { return type == "text" && !label_field.empty(); }
-  /// True if its samples have a field with the number of their adapter, which comes last.
-  bool has_adapters() const { return !adapter_names.empty(); }
-  /// True if its samples are tokens and the tokens that follow them; a mixture has samples as its first source.
-  bool has_tokens() const {
-    if (is_mix()) return !sources.empty() && sources.front().has_tokens();
-    return type == "tokens" || (type == "text" && !has_class_texts()) || type == "chat";
-  }
-  /// True if it is read through a Source (engine/train/data/source.h).
-  bool has_source() const;
-  /// True if its files say which samples are for training and which for tests.
-  bool has_file_splits() const { return type == "mnist" || type == "cifar10" || type == "cifar100"; }
-  bool has_shares() const { return train_share > 0 || validation_share > 0; }
-};
 
 /// A layer after modules and repeat are unrolled: names are full ("h.3.ln1") and unique.
 struct LayerSpec {
@@ -426,114 +280,6 @@ struct AdaptersSpec {
   std::optional<LoraSpec> lora;
   std::vector<std::string> names;  ///< several adapters of the same form, one for each sample; empty: one for all
   std::string field;               ///< i32 sample field: the place in `names` of a sample's adapter
-};
-
-/// parallel.strategies: a pattern and the cuts per dim of each input of the layers it matches.
-struct StrategySpec {
-  std::string pattern;
-  std::vector<Ints> cuts;
-  std::string path;
-  std::string reason = {};  ///< reason that a search gives; empty: the user wrote it
-};
-
-struct StageRule {
-  std::string pattern;
-  int stage = 0;  ///< a virtual stage: chunk * stages + stage
-  std::string path;
-};
-
-struct RecomputeRule {
-  std::string pattern;
-  std::string path;
-};
-
-struct OptimizerShardSpec {
-  int level = 0;
-  int64_t min_kb = 64;
-  bool within_host = false;  ///< shards over the ranks of one host; each host stores the whole state
-};
-
-enum class SearchAlgorithm : uint8_t { recursive_programming, sharding_propagation, exhaustive };
-enum class Effort : uint8_t { low, normal, high };
-std::string_view to_string(SearchAlgorithm algorithm);
-std::string_view to_string(Effort effort);
-
-/// parallel.context_method: how ranks that share the rows of a sequence exchange keys and values.
-enum class ContextMethod : uint8_t { automatic, gather, ring, ulysses };
-std::string_view to_string(ContextMethod method);
-
-/// parallel.expert_method: how tokens reach the ranks of their experts.
-enum class ExpertMethod : uint8_t { automatic, gather, all_to_all };
-std::string_view to_string(ExpertMethod method);
-
-/// The memory that holds a part of a rank's state.
-enum class StatePlace : uint8_t { device, host };
-std::string_view to_string(StatePlace place);
-
-struct OffloadRule {
-  std::string pattern;
-  std::string path;
-};
-
-/// parallel.offload: state and activations that ranks on GPUs keep in the memory of their host.
-struct OffloadSpec {
-  StatePlace optimizer = StatePlace::device;
-  std::vector<OffloadRule> activations;  ///< layers whose tensors wait there for the backward pass
-};
-
-/// parallel.outer: the optimizer that updates the weights once every local_steps, from the mean difference of the
-/// replicas' weights.
-struct OuterSpec {
-  double learning_rate = 0.9;
-  double momentum = 0.5;
-  bool nesterov = true;
-  double round_growth = 0.25;  ///< a round has at most this share of the steps before it; 0: all have local_steps
-  double local_rate = 0;       ///< factor on the job's learning rate in local steps; 0: chosen (local_rate_of)
-  Precision precision = Precision::bf16;  ///< fp32 or bf16: of the differences that replicas exchange
-};
-
-/// parallel.search: how auto_parallel chooses what the job leaves open.
-struct SearchSpec {
-  SearchAlgorithm algorithm = SearchAlgorithm::recursive_programming;
-  Effort effort = Effort::normal;
-};
-
-struct ParallelSpec {
-  ParallelMode mode = ParallelMode::stand_alone;
-  int stages = 1;
-  int chunks = 1;  ///< chunks of layers per stage
-  std::vector<StageRule> stage_config;
-  int data = 0;     ///< ranks of a stage that share the batch; 0: those that tensor and context leave
-  int tensor = 1;   ///< ranks that share the heads and hidden features
-  int context = 1;  ///< ranks that share the rows of a sequence
-  ContextMethod context_method = ContextMethod::automatic;
-  int micro_batches = 1;
-  /// data_parallel: micro-batches of each rank in a step, whose sum is micro_batches; empty: ranks share each
-  /// micro-batch evenly.
-  Ints rank_micro_batches;
-  Schedule schedule = Schedule::one_f_one_b;
-  std::vector<StrategySpec> strategies;
-  int expert = 1;  ///< ranks over which the layers with experts and without a strategy share them
-  ExpertMethod expert_method = ExpertMethod::automatic;
-  std::vector<RecomputeRule> recompute;
-  OptimizerShardSpec optimizer_shard;
-  OffloadSpec offload;
-  int64_t bucket_bytes = 0;  ///< bytes of gradients that one collective sums; 0: chosen
-  bool full_batch = false;
-  int head_pieces = 0;     ///< 0: as many as max_memory requires
-  int64_t max_memory = 0;  ///< bytes per rank; 0: no limit
-  SearchSpec search;       ///< auto_parallel
-  int servers = 1;         ///< parameter_server, as are the fields below
-  bool sync = true;
-  int staleness = 4;       ///< asynchronous: rounds of batches that a worker may be ahead of the oldest unfinished one
-  bool rebalance = false;  ///< asynchronous: a batch goes to whichever worker asks next
-  std::vector<std::string> tables;  ///< names or globs of layers
-  int64_t local_steps = 0;          ///< steps between two synchronizations of replicas; 0: ranks share every step
-  int replicas = 0;                 ///< with local_steps: groups of ranks with weights of their own; 0: one per host
-  OuterSpec outer;
-
-  /// The job states sizes, from which the cuts of layers without a strategy follow.
-  bool has_sizes() const { return data > 0 || tensor > 1 || context > 1; }
 };
 
 struct PrintSpec {

@@ -9,7 +9,6 @@
 #include "engine/spec/overrides.h"
 #include "engine/spec/plugins.h"
 #include "engine/spec/read_job.h"
-#include "engine/spec/replicas.h"
 #include "engine/spec/trackers.h"
 #include "engine/spec/validate.h"
 #include "engine/spec/yaml_tree.h"
@@ -82,7 +81,6 @@ JobSpec parse_job(const JobText& from, const std::vector<std::string>& overrides
   const std::string_view text = from.text;
   const std::string& file = from.name;
   JobSpec job;
-  job.parallel.outer = default_outer();
   job.file = file;
   job.source = text.starts_with("\xEF\xBB\xBF") ? text.substr(3) : text;
   Problems problems;

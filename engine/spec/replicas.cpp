@@ -55,12 +55,6 @@ int64_t rounds_until(const ParallelSpec& parallel, int64_t steps) {
   return rounds;
 }
 
-OuterSpec default_outer() {
-  OuterSpec outer;
-  outer.momentum = 0.7;
-  return outer;
-}
-
 double local_rate_of(const JobSpec& spec) {
   const ParallelSpec& parallel = spec.parallel;
   if (parallel.local_steps == 0) return 1;

@@ -18,9 +18,6 @@ int64_t end_of_round(const ParallelSpec& parallel, int64_t step);
 /// Synchronizations of a run of that many steps.
 int64_t rounds_until(const ParallelSpec& parallel, int64_t steps);
 
-/// parallel.outer where the job does not state its fields.
-OuterSpec default_outer();
-
 /// The factor on the job's learning rate in local steps; 1 without them. Unless outer.local_rate states it, the root of
 /// the number of replicas, at most of 2, for Adam: it divides by the size of the gradients, and those of a replica, of
 /// a part of the batch, are larger by noise.

@@ -22,7 +22,7 @@ import sys
 HEADER, CUDA = ".h", ".cu"
 RECENT_SECONDS = 4 * 3600
 # These are included after the names that they use, by one source for each instruction set.
-PARAMETRIC = {"engine/ops/matmul/tiles.h"}
+PARAMETRIC = {"engine/ops/matmul/tile_packing.h", "engine/ops/matmul/tiles.h"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.M)
 NAME = re.compile(r"[A-Za-z_]\w*")
 # Literals, which may contain what looks like a comment, and comments.

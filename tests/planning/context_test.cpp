@@ -147,9 +147,9 @@ TEST_CASE("the advice of a plan that does not fit names context and auto_paralle
   };
   const int64_t needed = most_memory(compile_one_per_stage(with_limit("1TiB")));
   const PlannedJob job = with_limit(std::to_string(needed * 8 / 10));
-  const auto message = over_memory_limit(job, compile_all(job));
-  REQUIRE(message);
-  INFO(*message);
-  CHECK(message->find("parallel.context: 4 (") != std::string::npos);
-  CHECK(message->find("parallel.mode: auto_parallel (") != std::string::npos);
+  const auto over = over_memory_limit(job, compile_all(job));
+  REQUIRE(over);
+  INFO(over->message, over->advice);
+  CHECK(over->advice.find("parallel.context: 4 (") != std::string::npos);
+  CHECK(over->advice.find("parallel.mode: auto_parallel (") != std::string::npos);
 }

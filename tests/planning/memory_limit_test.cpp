@@ -40,12 +40,12 @@ TEST_CASE("a plan within parallel.max_memory passes") {
 TEST_CASE("a plan over parallel.max_memory is refused with what it needs and a change that fits") {
   // 64 * 512 * 2 weights: 256 KiB each of weights and gradients, 512 KiB of adam's m and v.
   const PlannedJob job = planned("900KiB");
-  const auto message = over_memory_limit(job, compile_all(job));
-  REQUIRE(message);
-  INFO(*message);
-  CHECK(message->find("optimizer 512.0 KiB") != std::string::npos);
-  CHECK(message->find(", but parallel.max_memory is 900.0 KiB") != std::string::npos);
-  CHECK(message->find("set parallel.optimizer_shard.level: 1 (") != std::string::npos);
+  const auto over = over_memory_limit(job, compile_all(job));
+  REQUIRE(over);
+  INFO(over->message, over->advice);
+  CHECK(over->message.find("optimizer 512.0 KiB") != std::string::npos);
+  CHECK(over->message.find(", but parallel.max_memory is 900.0 KiB") != std::string::npos);
+  CHECK(over->advice.find("set parallel.optimizer_shard.level: 1 (") != std::string::npos);
 }
 
 TEST_CASE("the error of parallel.max_memory is one line, whose advice is its hint") {
@@ -73,21 +73,21 @@ TEST_CASE(
   const PlannedJob fits = planned(std::to_string(memory.total()), gpus);
   CHECK_FALSE(over_memory_limit(fits, compile_all(fits)));
   const PlannedJob job = planned(std::to_string(memory.total() - 1), gpus);
-  const auto message = over_memory_limit(job, compile_all(job));
-  REQUIRE(message);
-  INFO(*message);
-  CHECK(message->find(", workspace 32.") != std::string::npos);
+  const auto over = over_memory_limit(job, compile_all(job));
+  REQUIRE(over);
+  INFO(over->message, over->advice);
+  CHECK(over->message.find(", workspace 32.") != std::string::npos);
   CHECK(compile_all(planned("0"))[0].memory.workspace == 0);
 }
 
 TEST_CASE("bf16 is advised where the job runs on GPUs and would then fit") {
   const std::vector<std::string> gpus = {"launch.device=cuda", "dataset.batch=4096"};
   const PlannedJob job = planned("37MiB", gpus), on_cpus = planned("4MiB", {gpus[1]});
-  const auto message = over_memory_limit(job, compile_all(job));
-  REQUIRE(message);
-  INFO(*message);
-  CHECK(message->find("precision: bf16 (") != std::string::npos);
-  CHECK(over_memory_limit(on_cpus, compile_all(on_cpus))->find("bf16") == std::string::npos);
+  const auto over = over_memory_limit(job, compile_all(job));
+  REQUIRE(over);
+  INFO(over->message, over->advice);
+  CHECK(over->advice.find("precision: bf16 (") != std::string::npos);
+  CHECK(over_memory_limit(on_cpus, compile_all(on_cpus))->advice.find("bf16") == std::string::npos);
 }
 
 TEST_CASE("bf16 is refused before anything starts where ranks are CPUs") {
@@ -117,14 +117,14 @@ launch: {ranks: 2, device: cuda, machine: h100x8}
   const PlannedJob any = deep("0");
   const int64_t needs = compile_all(any)[0].memory.total();
   const PlannedJob job = deep(std::to_string(needs * 9 / 10));
-  const auto message = over_memory_limit(job, compile_all(job));
-  REQUIRE(message);
-  INFO(*message);
-  const size_t recompute = message->find("parallel.recompute: ['h.{0-"),
-               micro_batches = message->find("parallel.micro_batches: 2 (");
+  const auto over = over_memory_limit(job, compile_all(job));
+  REQUIRE(over);
+  INFO(over->message, over->advice);
+  const size_t recompute = over->advice.find("parallel.recompute: ['h.{0-"),
+               micro_batches = over->advice.find("parallel.micro_batches: 2 (");
   REQUIRE(recompute != std::string::npos);
   REQUIRE(micro_batches != std::string::npos);
-  CHECK(message->find(" slower)") != std::string::npos);
+  CHECK(over->advice.find(" slower)") != std::string::npos);
 }
 
 TEST_CASE("under max_memory collectives are repeated in the backward pass if their kept results do not fit") {
@@ -165,9 +165,9 @@ TEST_CASE("require_machine_memory refuses a job that its machine cannot hold, at
 
 TEST_CASE("where no single change is enough, the advice says so") {
   const PlannedJob job = planned("1KiB");
-  const auto message = over_memory_limit(job, compile_all(job));
-  REQUIRE(message);
-  CHECK(message->find("parallel.strategies") != std::string::npos);
+  const auto over = over_memory_limit(job, compile_all(job));
+  REQUIRE(over);
+  CHECK(over->advice.find("parallel.strategies") != std::string::npos);
 }
 
 namespace {

@@ -19,8 +19,6 @@ namespace {
 /// Memory that no plan includes: CUDA's own and NCCL's buffers.
 constexpr int64_t kOfLibraries = int64_t{1} << 30;
 
-std::string count_of(size_t count) { return fmt::format("{} GPU{}", count, count == 1 ? "" : "s"); }
-
 std::string names(const std::vector<CudaDevice>& gpus) {
   std::vector<std::string> words;
   for (const CudaDevice& gpu : gpus) {
@@ -62,14 +60,16 @@ std::vector<CudaDevice> gpus_of_ranks(const PlannedJob& job, const RankClasses& 
     const CudaDevice& gpu = gpus[static_cast<size_t>(r)];
     const MemoryHolder holder{fmt::format("gpu {} ({}) has", gpu.index, gpu.name),
                               std::max<int64_t>(gpu.free_bytes - kOfLibraries, 1), "free besides CUDA's own"};
-    if (const auto message = over_memory_of(job, {classes.of_rank(r)}, holder)) throw EnvError("plan: " + *message);
+    if (const auto over = over_memory_of(job, {classes.of_rank(r)}, holder))
+      throw EnvError("plan: " + over->message + "\n  " + over->advice);
   }
   return gpus;
 }
 
 std::string describe_gpus(const std::vector<CudaDevice>& gpus, const CudaDevices& found) {
   const bool all = gpus.size() == found.list.size();
-  return (all ? "" : fmt::format("{} of ", gpus.size())) + count_of(found.list.size()) + " (" + names(gpus) + ")";
+  return (all ? "" : fmt::format("{} of ", gpus.size())) + plural(static_cast<int64_t>(found.list.size()), "GPU") +
+         " (" + names(gpus) + ")";
 }
 
 std::string describe_cpus(const JobSpec& spec, Device asked, const CudaDevices& found) {
@@ -79,7 +79,7 @@ std::string describe_cpus(const JobSpec& spec, Device asked, const CudaDevices& 
   if (const LayerSpec* layer = layer_without_cuda(spec))
     return "CPUs (the plugin of " + layer->name + " has no CUDA kernels)";
   if (static_cast<int>(have) >= spec.launch.ranks) return "CPUs (launch.comm is " + spec.launch.comm + ")";
-  return fmt::format("CPUs (this host has only {})", count_of(have));
+  return fmt::format("CPUs (this host has only {})", plural(static_cast<int64_t>(have), "GPU"));
 }
 
 int queues_for(const Program& program) {

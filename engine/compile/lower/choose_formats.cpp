@@ -13,8 +13,6 @@
 namespace trainctl {
 namespace {
 
-bool is_in_mask(unsigned mask, size_t operand) { return operand < 32 && (mask >> operand & 1u) != 0; }
-
 class FormatChoice {
  public:
   explicit FormatChoice(Compiler& c) : c_(c), graph_(c.graph), group_(graph_.tensors.size()) {
@@ -45,25 +43,24 @@ class FormatChoice {
   std::optional<ChannelsLast> form_of(const Node& node) const {
     const OpDef& op = get_op(node.op);
     if (op.kernel.channels_last == nullptr || op.is_view || op.collective) return {};
-    constexpr size_t kBitsOfMask = 32;
-    if (node.inputs.size() > kBitsOfMask || node.outputs.size() > kBitsOfMask) return {};
+    if (std::max(node.inputs.size(), node.outputs.size()) > ChannelsLast::kMostOperands) return {};
     std::vector<TensorInfo> inputs;
     for (TensorId t : node.inputs) inputs.push_back({graph_.tensors[t].shape, graph_.tensors[t].dtype});
     const std::optional<ChannelsLast> form = op.kernel.channels_last(inputs, node.attrs);
     if (!form) return {};
-    const auto fits = [&](unsigned mask, const std::vector<TensorId>& tensors) {
-      for (size_t i = 0; i < tensors.size(); ++i) {
-        const Tensor& tensor = graph_.tensors[tensors[i]];
-        const bool kept = tensor.kind == TensorKind::parameter || tensor.kind == TensorKind::state;
-        if (is_in_mask(mask, i) && (tensor.shape.size() != 4 || kept)) return false;
-      }
-      return true;
+    const auto fits = [&](TensorId t) {
+      const Tensor& tensor = graph_.tensors[t];
+      return tensor.shape.size() == 4 && tensor.kind != TensorKind::parameter && tensor.kind != TensorKind::state;
     };
-    return fits(form->inputs, node.inputs) && fits(form->outputs, node.outputs) ? form : std::nullopt;
+    for (size_t i = 0; i < node.inputs.size(); ++i)
+      if (form->has_input(i) && !fits(node.inputs[i])) return {};
+    for (size_t o = 0; o < node.outputs.size(); ++o)
+      if (form->has_output(o) && !fits(node.outputs[o])) return {};
+    return form;
   }
 
-  bool is_image_input(size_t node, size_t i) const { return forms_[node] && is_in_mask(forms_[node]->inputs, i); }
-  bool is_image_output(size_t node, size_t o) const { return forms_[node] && is_in_mask(forms_[node]->outputs, o); }
+  bool is_image_input(size_t node, size_t i) const { return forms_[node] && forms_[node]->has_input(i); }
+  bool is_image_output(size_t node, size_t o) const { return forms_[node] && forms_[node]->has_output(o); }
 
   std::vector<TensorId> images_of(size_t node) const {
     std::vector<TensorId> images;

@@ -58,9 +58,8 @@ class InnerSumLowering {
       for (size_t d = 0; d < operand.shape.size(); ++d) {
         const int factor = cut_factor(node_.rule.inputs[i][d], factors);
         if (std::find(inner.begin(), inner.end(), factor) == inner.end()) continue;
-        const bool image = form_ && (form_->inputs >> i & 1u) != 0;
-        const auto at =
-            static_cast<size_t>(stored_dim(static_cast<int>(d), image ? Format::channels_last : Format::declared));
+        const Format format = form_ && form_->has_input(i) ? Format::channels_last : Format::declared;
+        const auto at = static_cast<size_t>(stored_dim(static_cast<int>(d), format));
         infos[i].shape[at] = operand.global_shape[at];
       }
     }

@@ -108,7 +108,7 @@ class NodeLowering {
 
   const std::optional<ChannelsLast>& form() const { return l_.c.forms[static_cast<size_t>(id_)]; }
   Format input_format(size_t i) const {
-    return form() && (form()->inputs >> i & 1u) != 0 ? Format::channels_last : Format::declared;
+    return form() && form()->has_input(i) ? Format::channels_last : Format::declared;
   }
 
   void run(std::vector<View> inputs) {

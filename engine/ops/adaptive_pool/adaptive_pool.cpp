@@ -1,10 +1,9 @@
 // Pools to a given size: row i of `size` rows is the mean or the largest of rows floor(i h / size) to
-// ceil((i + 1) h / size) - 1, as PyTorch's AdaptiveAvgPool2d and AdaptiveMaxPool2d. With equal windows of images it is a
-// pool; else the depth, the rows, and then the columns, are slices that are reduced and joined.
+// ceil((i + 1) h / size) - 1, as PyTorch's AdaptiveAvgPool2d and AdaptiveMaxPool2d. With equal windows of images it is
+// a pool; else the depth, the rows, and then the columns, are slices that are reduced and joined.
 #include <fmt/format.h>
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "engine/ops/expect.h"
@@ -39,11 +38,9 @@ TensorId reduced(LayerBuilder& b, TensorId x, size_t dim, int64_t size, bool mea
 }
 
 /// The field size: one number, or one for each of the dims after the channels.
-Ints size_of(const LayerContext& layer) {
+Ints size_of(const LayerContext& layer, size_t dims) {
   const Shape& x = layer.shape();
-  static constexpr const char* kInputs[] = {"[n, c, length]", "[n, c, height, width]",
-                                            "[n, c, depth, height, width]"};
-  const size_t dims = layer.def.name[std::string_view(layer.def.name).size() - 2] - '0';
+  static constexpr const char* kInputs[] = {"[n, c, length]", "[n, c, height, width]", "[n, c, depth, height, width]"};
   if (x.size() != dims + 2)
     shape_error(fmt::format("{} needs an input {}, but got {}", layer.def.name, kInputs[dims - 1], to_string(x)));
   Ints size = layer.attrs.ints("size");
@@ -57,12 +54,12 @@ Ints size_of(const LayerContext& layer) {
   return size;
 }
 
-TensorId emit_adaptive(LayerContext& layer, bool mean) {
+TensorId emit_adaptive(LayerContext& layer, size_t dims, bool mean) {
   static constexpr const char* kSides[] = {"depth", "row", "column"};
-  const Ints size = size_of(layer);
+  const Ints size = size_of(layer, dims);
   const Shape x = layer.shape();
-  bool equal = size.size() == 2;
-  for (size_t d = 0; d < size.size(); ++d) equal = equal && x[2 + d] % size[d] == 0;
+  bool equal = dims == 2;
+  for (size_t d = 0; d < dims; ++d) equal = equal && x[2 + d] % size[d] == 0;
   if (equal) {
     const Ints kernel = {x[2] / size[0], x[3] / size[1]};
     return layer.emit(mean ? "avg_pool2d" : "max_pool2d",
@@ -70,7 +67,7 @@ TensorId emit_adaptive(LayerContext& layer, bool mean) {
   }
   LayerBuilder& b = layer.builder;
   TensorId y = layer.inputs[0];
-  for (size_t d = 0; d < size.size(); ++d) y = reduced(b, y, 2 + d, size[d], mean, kSides[d + 3 - size.size()]);
+  for (size_t d = 0; d < dims; ++d) y = reduced(b, y, 2 + d, size[d], mean, kSides[d + 3 - dims]);
   return b.emit("reshape", {y}, {{"shape", b.shape(y)}})[0];
 }
 
@@ -81,26 +78,26 @@ Field size_field() {
       .at_most(kMaxSize);
 }
 
-LayerDef adaptive(const char* name, const char* doc, bool mean) {
-  return {.name = name, .doc = doc, .fields = {size_field()}, .emit = [mean](LayerContext& layer) {
-            return emit_adaptive(layer, mean);
+LayerDef adaptive(const char* name, const char* doc, size_t dims, bool mean) {
+  return {.name = name, .doc = doc, .fields = {size_field()}, .emit = [dims, mean](LayerContext& layer) {
+            return emit_adaptive(layer, dims, mean);
           }};
 }
 
 }  // namespace
 
-extern const LayerDef adaptive_avg_pool2d_layer =
-    adaptive("adaptive_avg_pool2d", "Average pooling of images [n, c, h, w] to a given height and width.", true);
-extern const LayerDef adaptive_max_pool2d_layer =
-    adaptive("adaptive_max_pool2d", "Max pooling of images [n, c, h, w] to a given height and width.", false);
 extern const LayerDef adaptive_avg_pool1d_layer =
-    adaptive("adaptive_avg_pool1d", "Average pooling of [n, c, length] to a given length.", true);
+    adaptive("adaptive_avg_pool1d", "Average pooling of [n, c, length] to a given length.", 1, true);
 extern const LayerDef adaptive_max_pool1d_layer =
-    adaptive("adaptive_max_pool1d", "Max pooling of [n, c, length] to a given length.", false);
+    adaptive("adaptive_max_pool1d", "Max pooling of [n, c, length] to a given length.", 1, false);
+extern const LayerDef adaptive_avg_pool2d_layer =
+    adaptive("adaptive_avg_pool2d", "Average pooling of images [n, c, h, w] to a given height and width.", 2, true);
+extern const LayerDef adaptive_max_pool2d_layer =
+    adaptive("adaptive_max_pool2d", "Max pooling of images [n, c, h, w] to a given height and width.", 2, false);
 extern const LayerDef adaptive_avg_pool3d_layer = adaptive(
-    "adaptive_avg_pool3d", "Average pooling of volumes [n, c, depth, height, width] to a given size.", true);
+    "adaptive_avg_pool3d", "Average pooling of volumes [n, c, depth, height, width] to a given size.", 3, true);
 extern const LayerDef adaptive_max_pool3d_layer =
-    adaptive("adaptive_max_pool3d", "Max pooling of volumes [n, c, depth, height, width] to a given size.", false);
+    adaptive("adaptive_max_pool3d", "Max pooling of volumes [n, c, depth, height, width] to a given size.", 3, false);
 
 extern const OpFamily adaptive_pool_family = {
     .ops = {},

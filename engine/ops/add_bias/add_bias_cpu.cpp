@@ -13,10 +13,8 @@ CpuKernel prepare_add_bias(const KernelCall& call) {
   const int64_t rows = n == 0 ? 0 : call.out[0].size() / n;
   return
       [=, x = call.in[0].as<float>(), b = call.in[1].as<float>(), y = call.out[0].as<float>(), threads = call.threads] {
-        cpu::over_rows(threads, rows, n, [&](int64_t begin, int64_t end) {
-          for (int64_t r = begin; r < end; ++r) {
-            for (int64_t i = 0; i < n; ++i) y[r * n + i] = x[r * n + i] + b[i];
-          }
+        cpu::each_row(threads, rows, n, [&](int64_t r) {
+          for (int64_t i = 0; i < n; ++i) y[r * n + i] = x[r * n + i] + b[i];
         });
       };
 }

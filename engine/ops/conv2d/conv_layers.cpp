@@ -111,6 +111,15 @@ TensorId emit_conv_transpose2d(LayerContext& layer) {
   return b.emit("add_bias", {product, layer.bias({channels}, init)}, {{"dim", int64_t{1}}})[0];
 }
 
+/// Adds the bias to images of height 1, and makes rows [n, c, length] of them.
+TensorId emit_rows(LayerContext& layer, TensorId images, const Init& init) {
+  LayerBuilder& b = layer.builder;
+  const Shape shape = b.shape(images);
+  if (layer.attrs.flag("bias"))
+    images = b.emit("add_bias", {images, layer.bias({shape[1]}, init)}, {{"dim", int64_t{1}}}, "biased")[0];
+  return b.emit("reshape", {images}, {{"shape", Shape{shape[0], shape[1], shape[3]}}})[0];
+}
+
 TensorId emit_conv_transpose1d(LayerContext& layer) {
   const Shape in = layer.shape();
   if (in.size() != 3)
@@ -131,11 +140,7 @@ TensorId emit_conv_transpose1d(LayerContext& layer) {
     x = b.emit("reshape", {x}, {{"shape", Shape{in[0], groups, in[1] / groups, 1, in[2]}}}, "groups")[0];
   }
   x = b.emit("reshape", {x}, {{"shape", Shape{in[0], in[1], 1, in[2]}}}, "images")[0];
-  TensorId y = b.emit("conv_transpose2d", {x, w}, attrs, "conv_transpose2d")[0];
-  if (fields.flag("bias"))
-    y = b.emit("add_bias", {y, layer.bias({channels}, init)}, {{"dim", int64_t{1}}}, "biased")[0];
-  const Shape out = b.shape(y);
-  return b.emit("reshape", {y}, {{"shape", Shape{out[0], out[1], out[3]}}})[0];
+  return emit_rows(layer, b.emit("conv_transpose2d", {x, w}, attrs, "conv_transpose2d")[0], init);
 }
 
 TensorId emit_conv1d(LayerContext& layer) {
@@ -161,11 +166,7 @@ TensorId emit_conv1d(LayerContext& layer) {
   TensorId images = b.emit("reshape", {layer.inputs[0]}, {{"shape", Shape{in[0], in[1], 1, in[2]}}}, "images")[0];
   images = pad_images(b, images, fields.text("padding_mode"), attrs);
   if (groups > 1) attrs.set("whole_channels", true);
-  TensorId y = b.emit("conv2d", {images, w}, attrs, "conv2d")[0];
-  if (fields.flag("bias"))
-    y = b.emit("add_bias", {y, layer.bias({channels}, init)}, {{"dim", int64_t{1}}}, "biased")[0];
-  const Shape out = b.shape(y);
-  return b.emit("reshape", {y}, {{"shape", Shape{out[0], out[1], out[3]}}})[0];
+  return emit_rows(layer, b.emit("conv2d", {images, w}, attrs, "conv2d")[0], init);
 }
 
 }  // namespace

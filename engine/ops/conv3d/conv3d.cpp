@@ -5,7 +5,6 @@
 // window are cut out one by one and concatenated.
 #include <fmt/format.h>
 
-
 #include "engine/ops/conv2d/conv_groups.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/layer_def.h"
@@ -91,7 +90,8 @@ TensorId padded_volume(LayerBuilder& b, TensorId volume, const std::string& mode
 
 void expect_windows_fit(const Shape& x, const Three& kernel, const Padding& padding, const Three& dilation) {
   for (size_t d = 0; d < 3; ++d)
-    if (const int64_t reach = dilation[d] * (kernel[d] - 1) + 1; x[2 + d] + padding.before[d] + padding.after[d] < reach)
+    if (const int64_t reach = dilation[d] * (kernel[d] - 1) + 1;
+        x[2 + d] + padding.before[d] + padding.after[d] < reach)
       throw ShapeError(fmt::format("the window of {} is larger than dim {} of the input {} with a padding of {}", reach,
                                    2 + d, to_string(x), padding.before[d]),
                        "kernel");
@@ -169,7 +169,9 @@ extern const LayerDef conv3d_layer = {
                    .at_most(kMaxSize),
                groups_field(), flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
     .faults =
-        [](const Attrs& attrs) { return faults_of_three(attrs, {"kernel", "stride", "padding", "dilation"}); },
+        [](const Attrs& attrs) {
+          return faults_of_three(attrs, {"kernel", "stride", "padding", "dilation"});
+        },
     .emit = emit_conv3d,
 };
 

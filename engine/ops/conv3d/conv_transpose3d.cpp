@@ -1,7 +1,8 @@
 // A transposed convolution of volumes [n, c, d, h, w] as one of images, and a sum over its steps in depth:
 //
-//   x [n, c, d, h, w] -> [n, c, (d h), w] -> conv_transpose2d with the weight [c, (k kd), kh, kw] -> z [n, k, kd, d,
-//   h', w'] y[.., d * stride + t * dilation - padding, ..] = sum of z[.., t, d, ..]
+//   x [n, c, d, h, w] -> [n, c, (d h), w]
+//   z [n, k, kd, d, h', w'] = conv_transpose2d with the weight [c, (k kd), kh, kw]
+//   y[.., d * stride + t * dilation - padding, ..] = sum of z[.., t, d, ..]
 //
 // Rows of zeros below each slice of x keep the windows of a slice apart. `stride` adjacent steps t of a slice fill
 // `stride` adjacent slices of y, so the sum has kd / stride terms; with a dilation it has kd.

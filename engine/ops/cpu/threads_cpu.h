@@ -44,4 +44,12 @@ void over_rows(int threads, int64_t rows, int64_t n, const F& body) {
   over_range(threads, rows, kElementsPerThread / std::max<int64_t>(1, n), body);
 }
 
+/// Calls f(row) for each of `rows` rows of n elements.
+template <class F>
+void each_row(int threads, int64_t rows, int64_t n, const F& f) {
+  over_rows(threads, rows, n, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) f(row);
+  });
+}
+
 }  // namespace trainctl::cpu

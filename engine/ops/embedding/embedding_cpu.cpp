@@ -34,14 +34,12 @@ CpuKernel prepare_embedding(const KernelCall& call) {
   return [rows = rows_of(table), d = table.shape[1], n = call.in[0].size(), ids = call.in[0].as<int32_t>(),
           from = table.as<float>(), y = call.out[0].as<float>(), threads = call.threads] {
     for (int64_t t = 0; t < n; ++t) rows.check_id(ids[t]);
-    cpu::over_rows(threads, n, d, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        const int64_t row = rows.local(ids[t]);
-        if (row < 0) {
-          std::fill_n(y + t * d, d, 0.0f);
-        } else {
-          std::memcpy(y + t * d, from + row * d, static_cast<size_t>(d) * sizeof(float));
-        }
+    cpu::each_row(threads, n, d, [&](int64_t t) {
+      const int64_t row = rows.local(ids[t]);
+      if (row < 0) {
+        std::fill_n(y + t * d, d, 0.0f);
+      } else {
+        std::memcpy(y + t * d, from + row * d, static_cast<size_t>(d) * sizeof(float));
       }
     });
   };

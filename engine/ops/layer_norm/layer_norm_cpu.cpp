@@ -20,9 +20,7 @@ struct NormRows {
 
   template <class F>
   void each(const F& f) const {
-    cpu::over_rows(threads, count, n, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) f(r);
-    });
+    cpu::each_row(threads, count, n, f);
   }
 };
 

@@ -1,4 +1,5 @@
-// Pools of rows [n, c, length] and of volumes [n, c, depth, height, width] as pools of images. Rows are images of height
+// Pools of rows [n, c, length] and of volumes [n, c, depth, height, width] as pools of images. Rows are images of
+// height
 // 1. The largest element, or the mean, of a box is that of its slices, so a volume is pooled in each slice, as images
 // [n, (c depth), height, width], and then along the depth, as images [n, c, depth, (height width)].
 #include "engine/ops/op_family.h"
@@ -10,21 +11,25 @@ namespace {
 
 enum class Pool { max, average };
 
-/// Dims first to first + count - 1 of the fields, [height, width] of a pool of images: dims before the first are 1 wide.
-Attrs images_attrs(const LayerContext& layer, Pool pool, const std::vector<Ints>& per_dim, std::array<int, 2> dims) {
-  const auto of = [&](int field, int64_t none) {
+/// The windows of a pool, per dim after the channels.
+struct Windows {
+  Ints kernel, stride, padding, dilation;
+};
+
+/// The attrs of a pool of images whose height and width are these dims of the windows; -1: a dim that is not pooled.
+Attrs images_attrs(const LayerContext& layer, Pool pool, const Windows& windows, std::array<int, 2> dims) {
+  const auto of = [&](const Ints& per_dim, int64_t none) {
     Ints two;
-    for (const int d : dims) two.push_back(d < 0 ? none : per_dim[static_cast<size_t>(field)][static_cast<size_t>(d)]);
+    for (const int d : dims) two.push_back(d < 0 ? none : per_dim[static_cast<size_t>(d)]);
     return two;
   };
-  const Ints padding = of(2, 0);
-  Attrs attrs{{"kernel", of(0, 1)},
-              {"stride", of(1, 1)},
+  const Ints padding = of(windows.padding, 0), dilation = of(windows.dilation, 1);
+  Attrs attrs{{"kernel", of(windows.kernel, 1)},
+              {"stride", of(windows.stride, 1)},
               {"padding", Ints{padding[0], padding[0], padding[1], padding[1]}},
               {"ceil_mode", layer.attrs.flag("ceil_mode")}};
   if (pool == Pool::average) attrs.set("count_include_pad", layer.attrs.flag("count_include_pad"));
-  if (pool == Pool::max)
-    if (const Ints dilation = of(3, 1); dilation[0] > 1 || dilation[1] > 1) attrs.set("dilation", dilation);
+  if (dilation != Ints{1, 1}) attrs.set("dilation", dilation);
   return attrs;
 }
 
@@ -36,13 +41,13 @@ TensorId emit_pool1d(LayerContext& layer, Pool pool) {
     shape_error(fmt::format("{} needs an input [n, c, length], but got {}", layer.def.name, to_string(x)));
   const Attrs& fields = layer.attrs;
   const int64_t kernel = fields.integer("kernel");
-  const std::vector<Ints> given = {{kernel},
-                                   {fields.integer("stride", kernel)},
-                                   {fields.integer("padding")},
-                                   {fields.integer("dilation", 1)}};
+  const Windows windows{.kernel = {kernel},
+                        .stride = {fields.integer("stride", kernel)},
+                        .padding = {fields.integer("padding")},
+                        .dilation = {fields.integer("dilation", 1)}};
   LayerBuilder& b = layer.builder;
   const TensorId images = b.emit("reshape", {layer.inputs[0]}, {{"shape", Shape{x[0], x[1], 1, x[2]}}}, "images")[0];
-  const TensorId y = b.emit(op_of(pool), {images}, images_attrs(layer, pool, given, {-1, 0}), "pool")[0];
+  const TensorId y = b.emit(op_of(pool), {images}, images_attrs(layer, pool, windows, {-1, 0}), "pool")[0];
   const Shape out = b.shape(y);
   return b.emit("reshape", {y}, {{"shape", Shape{out[0], out[1], out[3]}}})[0];
 }
@@ -51,19 +56,20 @@ TensorId emit_pool3d(LayerContext& layer, Pool pool) {
   expect_volume(layer);
   const Attrs& fields = layer.attrs;
   const Shape x = layer.shape();
-  std::vector<Ints> given;
-  for (const char* field : {"kernel", "stride", "padding", "dilation"}) {
-    const bool as_kernel = std::string_view(field) == "stride" && !fields.has(field);
-    const Three three = !fields.has(field) && !as_kernel ? Three{1, 1, 1}
-                                                         : three_of(fields, as_kernel ? "kernel" : field);
-    given.emplace_back(three.begin(), three.end());
-  }
+  const auto per_dim = [&](const char* field) {
+    const Three three = three_of(fields, field);
+    return Ints(three.begin(), three.end());
+  };
+  const Windows windows{.kernel = per_dim("kernel"),
+                        .stride = per_dim(fields.has("stride") ? "stride" : "kernel"),
+                        .padding = per_dim("padding"),
+                        .dilation = fields.has("dilation") ? per_dim("dilation") : Ints{1, 1, 1}};
   LayerBuilder& b = layer.builder;
   TensorId y = b.emit("reshape", {layer.inputs[0]}, {{"shape", Shape{x[0], x[1] * x[2], x[3], x[4]}}}, "images")[0];
-  y = b.emit(op_of(pool), {y}, images_attrs(layer, pool, given, {1, 2}), "slices")[0];
+  y = b.emit(op_of(pool), {y}, images_attrs(layer, pool, windows, {1, 2}), "slices")[0];
   const int64_t height = b.shape(y)[2], width = b.shape(y)[3];
   y = b.emit("reshape", {y}, {{"shape", Shape{x[0], x[1], x[2], height * width}}}, "columns")[0];
-  y = b.emit(op_of(pool), {y}, images_attrs(layer, pool, given, {0, -1}), "depth")[0];
+  y = b.emit(op_of(pool), {y}, images_attrs(layer, pool, windows, {0, -1}), "depth")[0];
   return b.emit("reshape", {y}, {{"shape", Shape{x[0], x[1], b.shape(y)[2], height, width}}})[0];
 }
 
@@ -98,10 +104,8 @@ std::vector<FieldFault> volume_faults(const Attrs& attrs) {
 extern const LayerDef max_pool1d_layer = {
     .name = "max_pool1d",
     .doc = "Max pooling along the last dim of [n, c, length].",
-    .fields = fields_of_rows(integer("dilation", std::string(kDilationDoc) + ".")
-                                 .defaults(int64_t{1})
-                                 .at_least(1)
-                                 .at_most(kMaxSize)),
+    .fields = fields_of_rows(
+        integer("dilation", std::string(kDilationDoc) + ".").defaults(int64_t{1}).at_least(1).at_most(kMaxSize)),
     .emit = [](LayerContext& layer) { return emit_pool1d(layer, Pool::max); },
 };
 
@@ -115,8 +119,7 @@ extern const LayerDef avg_pool1d_layer = {
 extern const LayerDef max_pool3d_layer = {
     .name = "max_pool3d",
     .doc = "Max pooling of volumes [n, c, depth, height, width].",
-    .fields = fields_of_volumes(
-        of_three("dilation", kDilationDoc).defaults(Ints{1}).at_least(1).at_most(kMaxSize)),
+    .fields = fields_of_volumes(of_three("dilation", kDilationDoc).defaults(Ints{1}).at_least(1).at_most(kMaxSize)),
     .faults = volume_faults,
     .emit = [](LayerContext& layer) { return emit_pool3d(layer, Pool::max); },
 };

@@ -2,11 +2,11 @@
 // label smoothing and ignored labels, see targets.h.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/ops/cpu/block_sums_cpu.h"
 #include "engine/ops/cpu/math_cpu.h"
 #include "engine/ops/cpu/threads_cpu.h"
 #include "engine/ops/kernel.h"
@@ -39,30 +39,25 @@ struct Mean {
 constexpr int64_t kLossRows = 16;   ///< rows per block
 constexpr int64_t kFewClasses = 8;  ///< so few do not fill a vector: rows do
 
-/// Rows of logits, and memory for the sums of blocks of rows: blocks are the same for any number of threads, and so are
-/// the bits of their sum.
+/// The rows of the logits.
 class LogitRows {
  public:
-  explicit LogitRows(const KernelCall& call) : classes(call.in[0].shape.back()), threads_(call.threads) {
-    count = classes == 0 ? 0 : call.in[0].size() / classes;
-    sums_.resize(static_cast<size_t>((count + kLossRows - 1) / kLossRows));
-  }
+  explicit LogitRows(const KernelCall& call)
+      : count(call.in[0].shape.back() == 0 ? 0 : call.in[0].size() / call.in[0].shape.back()),
+        classes(call.in[0].shape.back()),
+        threads_(call.threads),
+        sums_(call.threads, count, kLossRows, classes) {}
 
   /// The sum of f(first row, rows) over blocks of up to kLossRows rows. f must not throw.
   template <class F>
   double sum_blocks(const F& f) {
-    const auto blocks = static_cast<int64_t>(sums_.size());
-    cpu::over_rows(threads_, blocks, kLossRows * classes, [&](int64_t begin, int64_t end) {
-      for (int64_t block = begin; block < end; ++block)
-        sums_[static_cast<size_t>(block)] = f(block * kLossRows, std::min(kLossRows, count - block * kLossRows));
-    });
-    return std::accumulate(sums_.begin(), sums_.end(), 0.0);
+    return sums_.run(f);
   }
 
   /// The sum of f(row) over all rows. f must not throw.
   template <class F>
   double sum(const F& f) {
-    return sum_blocks([&](int64_t first, int64_t rows) {
+    return sums_.run([&](int64_t first, int64_t rows) {
       double total = 0;
       for (int64_t r = first; r < first + rows; ++r) total += f(r);
       return total;
@@ -72,16 +67,14 @@ class LogitRows {
   /// Calls f(row) for all rows. f must not throw.
   template <class F>
   void each(const F& f) const {
-    cpu::over_rows(threads_, count, classes, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) f(r);
-    });
+    cpu::each_row(threads_, count, classes, f);
   }
 
-  int64_t count = 0, classes = 0;
+  int64_t count, classes;
 
  private:
-  int threads_ = 1;
-  std::vector<double> sums_;
+  int threads_;
+  cpu::BlockSums sums_;
 };
 
 /// Throws if the label of a row that counts is not a class.

@@ -15,9 +15,8 @@ CpuKernel prepare_split(const KernelCall& call) {
           bytes = static_cast<size_t>(out.size() * byte_size(out.dtype)), threads = call.threads] {
     if (c.has_gaps) std::memset(to, 0, bytes);
     for (const StripCopy& s : c.strips) {
-      cpu::over_rows(threads, c.rows, s.row / 4, [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r)
-          std::memcpy(s.to + r * s.to_row, s.from + r * s.from_row, static_cast<size_t>(s.row));
+      cpu::each_row(threads, c.rows, s.row / 4, [&](int64_t r) {
+        std::memcpy(s.to + r * s.to_row, s.from + r * s.from_row, static_cast<size_t>(s.row));
       });
     }
   };

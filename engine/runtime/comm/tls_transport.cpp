@@ -312,8 +312,8 @@ void TlsDevice::accept_some() {
   const size_t most = most_unauthenticated(kMaxUnauthenticated);
   for (size_t accepted = 0; accepted < most; ++accepted) {
     const int socket = accept4(listener_->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (socket <
-        0) {  // no connection is left, or it was closed again; without descriptors or memory it stays in the queue
+    if (socket < 0) {
+      // No connection is left, or it was closed again. Without descriptors or memory it stays in the queue.
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) std::this_thread::sleep_for(kNap);
       return;
     }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/text.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/rules/rules.h"
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/base/text.h"
 #include "engine/spec/rules/rules.h"
 
 namespace trainctl::rules {

@@ -25,10 +25,6 @@ std::string RuleContext::in_job(const std::string& path) const {
 
 std::string number(int64_t value) { return std::to_string(value); }
 
-std::string plural(int64_t count, const std::string& one) {
-  return number(count) + " " + one + (count == 1 ? "" : "s");
-}
-
 std::string divisors(int64_t value) {
   std::set<int64_t> found;
   for (int64_t d = 1; d * d <= value; ++d)

@@ -123,8 +123,6 @@ void state_type_suits_the_optimizer(RuleContext& r);
 void metric_is_known(RuleContext& r, const std::string& path, const std::string& name, bool of_validation);
 
 std::string number(int64_t value);
-/// "1 rank", "8 ranks".
-std::string plural(int64_t count, const std::string& one);
 /// Returns the twelve smallest divisors as a list: "1, 2, 4, 8".
 std::string divisors(int64_t value);
 /// True if `path` of the data set is one folder, in which the type or `fields` determine the names of the files.
