@@ -112,6 +112,8 @@ struct FeatureColumns {
   int64_t split = 0;  ///< rows of one of gridDim.y blocks
 };
 
+/// x [rows, c]: one pack of columns per thread, whose features' values are computed once. Blocks: (packs of columns,
+/// ranges of rows).
 template <int V, class T, int F, int S, class Op>
 __global__ void __launch_bounds__(kMapThreads)
     features_kernel(std::array<Ref<T>, F> full, FeatureSides<T, S> sides, Ref<T> out, Op op, FeatureColumns g) {

@@ -97,6 +97,8 @@ void expect_windows_fit(const Shape& x, const Three& kernel, const Padding& padd
                        "kernel");
 }
 
+/// A 3D convolution as 2D ones: each output slice is the convolution of the slices under its window, merged into
+/// channels, with the weight merged in the same way.
 TensorId emit_conv3d(LayerContext& layer) {
   expect_volume(layer);
   const Attrs& fields = layer.attrs;

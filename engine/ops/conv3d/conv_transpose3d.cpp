@@ -22,6 +22,7 @@ struct Transposed {
   int64_t reach(size_t d) const { return dilation[d] * (kernel[d] - 1) + 1; }
 };
 
+/// Reads the fields and computes the size of the output.
 Transposed transposed_of(const LayerContext& layer) {
   expect_volume(layer);
   const Attrs& fields = layer.attrs;

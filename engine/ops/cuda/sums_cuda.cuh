@@ -111,6 +111,8 @@ __device__ inline double sum_of_parts(const Parts& parts) {
   return sum_of_group(total, static_cast<int>(blockDim.x));
 }
 
+/// Sums along contiguous rows: a group of threads per output and split. The last block of several splits adds their
+/// parts in order (Parts).
 template <int V, class Term>
 __global__ void __launch_bounds__(kSumThreads) sum_rows_kernel(Term term, SumOfRows g, Parts parts) {
   constexpr int N = Term::kSums;
@@ -183,6 +185,8 @@ __device__ inline void sum_down(double (&total)[M], int lanes) {
   }
 }
 
+/// Sums down columns: a thread has V adjacent columns of every `step`-th row. The last block of several splits adds
+/// their parts in order.
 template <int V, class Term>
 __global__ void __launch_bounds__(kSumThreads, kSumBlocks<Term>)
     sum_columns_kernel(Term term, SumOfColumns g, Parts parts) {

@@ -135,6 +135,7 @@ class RouterNodes {
     return load;
   }
 
+  /// Adds the node that contributes the balance loss and the z-loss; returns the weights that it passes on.
   TensorId balanced(TensorId weights, TensorId load, TensorId ids) {
     const double aux_loss = aux_loss_of(fields_), z_loss = fields_.number("router.z_loss");
     if (aux_loss == 0 && z_loss == 0) return weights;
@@ -169,6 +170,7 @@ class RouterNodes {
   TensorId state_ = -1;
 };
 
+/// The nodes of the layer: scores of the router, choice of experts, and the experts.
 LayerOutputs emit_moe(LayerContext& layer) {
   LayerBuilder& b = layer.builder;
   const int64_t experts = layer.attrs.integer("experts"), hidden = layer.attrs.integer("hidden"),

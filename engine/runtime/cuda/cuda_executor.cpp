@@ -246,6 +246,8 @@ void CudaExecutor::send_inputs(const std::byte* inputs, const StepScalars& scala
   cuda_check(cudaEventRecord(copied_.get(), copy_.get()), "cudaEventRecord");
 }
 
+/// Enqueues a step as part of a graph, or instruction by instruction: the first step, timed steps, and steps that leave
+/// out or record instructions.
 void CudaExecutor::enqueue_step(uint32_t step) {
   const bool first = started_ == 0;
   const bool timed = times_.wants(step);

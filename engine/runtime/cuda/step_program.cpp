@@ -290,6 +290,7 @@ void StepProgram::enqueue_exchange(int index, const Bound& bound, const Issue& h
   copy(memory + exchange->received, bound.out, exchange->received_bytes);
 }
 
+/// Enqueues what the instruction does on its stream; waits and events are those of the caller.
 void StepProgram::enqueue_work(const Instruction& instruction, const Bound& bound, const Staging& staging) {
   cudaStream_t stream = streams_.at(bound.stream).get();
   if (instruction.idle) return;
