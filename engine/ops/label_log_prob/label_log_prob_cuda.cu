@@ -59,8 +59,8 @@ CudaKernel prepare_label_kernel(const CudaKernelCall& call, const char* name) {
   return with_common_type({&logits, kGrad ? &out : &logits}, [&](auto t) {
     using T = decltype(t);
     const auto kernel = label_log_prob_kernel<T, kGrad>;
-    const int64_t wanted = std::min<int64_t>(blocks_at_once(kernel, kLabelThreads, 0, name),
-                                             ceil_div(rows * group, kLabelThreads));
+    const int64_t wanted =
+        std::min<int64_t>(blocks_at_once(kernel, kLabelThreads, 0, name), ceil_div(rows * group, kLabelThreads));
     const float* dy = kGrad ? call.in[2].as<float>() : nullptr;
     float* y = kGrad ? nullptr : out.as<float>();
     const Ref<T> dx = ref<T>(kGrad ? out : logits);
@@ -80,7 +80,7 @@ CudaKernel prepare_label_log_prob_grad(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels label_log_prob_cuda = {{"label_log_prob", prepare_label_log_prob},
-                                                {"label_log_prob_grad", prepare_label_log_prob_grad}};
+extern const CudaKernels label_log_prob_cuda = {{"label_log_prob", prepare_label_log_prob, kTakesF16},
+                                                {"label_log_prob_grad", prepare_label_log_prob_grad, kTakesF16}};
 
 }  // namespace trainctl
