@@ -175,7 +175,7 @@ void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups
     if (c.trains()) {  // an evaluation does not change them
       r = std::move(kept);
       bucket.optimizer_states = states;
-      if (has_codes) note_codes(c, plan, bucket, r, states);
+      if (has_codes) record_codes(c, plan, bucket, r, states);
     } else if (c.only != EvaluationOf::Only::none) {
       r.average = kept.average;
       r.outer_momentum = kept.outer_momentum;
