@@ -63,6 +63,6 @@ CudaKernel prepare_dropout(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels dropout_cuda = {{"dropout", prepare_dropout}};
+extern const CudaKernels dropout_cuda = {{"dropout", prepare_dropout, kTakesF16}};
 
 }  // namespace trainctl

@@ -264,6 +264,6 @@ CudaKernel prepare_elementwise(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels elementwise_cuda = {{"elementwise", prepare_elementwise}};
+extern const CudaKernels elementwise_cuda = {{"elementwise", prepare_elementwise, kTakesF16}};
 
 }  // namespace trainctl

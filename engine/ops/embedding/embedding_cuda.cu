@@ -57,7 +57,7 @@ CudaKernel prepare_embedding(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels embedding_cuda = {{"embedding", prepare_embedding},
+extern const CudaKernels embedding_cuda = {{"embedding", prepare_embedding, kTakesF16},
                                            {"embedding_grad", prepare_embedding_grad}};
 
 }  // namespace trainctl

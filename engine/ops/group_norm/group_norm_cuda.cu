@@ -215,8 +215,8 @@ CudaKernel prepare_group_norm_param_grad(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels group_norm_cuda = {{"group_norm", prepare_group_norm},
-                                            {"group_norm_grad", prepare_group_norm_grad},
-                                            {"group_norm_param_grad", prepare_group_norm_param_grad}};
+extern const CudaKernels group_norm_cuda = {{"group_norm", prepare_group_norm, kTakesF16},
+                                            {"group_norm_grad", prepare_group_norm_grad, kTakesF16},
+                                            {"group_norm_param_grad", prepare_group_norm_param_grad, kTakesF16}};
 
 }  // namespace trainctl

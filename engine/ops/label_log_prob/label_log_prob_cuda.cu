@@ -81,7 +81,7 @@ CudaKernel prepare_label_log_prob_grad(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels label_log_prob_cuda = {{"label_log_prob", prepare_label_log_prob},
-                                                {"label_log_prob_grad", prepare_label_log_prob_grad}};
+extern const CudaKernels label_log_prob_cuda = {{"label_log_prob", prepare_label_log_prob, kTakesF16},
+                                                {"label_log_prob_grad", prepare_label_log_prob_grad, kTakesF16}};
 
 }  // namespace trainctl

@@ -306,12 +306,12 @@ CudaKernel prepare_layer_norm_grad(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels layer_norm_cuda = {{"layer_norm", prepare_layer_norm},
-                                            {"layer_norm_grad", prepare_layer_norm_grad},
-                                            {"layer_norm_param_grad", prepare_layer_norm_param_grad},
-                                            {"layer_norm_stats", prepare_layer_norm_stats},
-                                            {"layer_norm_apply", prepare_layer_norm_apply},
-                                            {"layer_norm_grad_stats", prepare_layer_norm_grad_stats},
-                                            {"layer_norm_grad_apply", prepare_layer_norm_grad_apply}};
+extern const CudaKernels layer_norm_cuda = {{"layer_norm", prepare_layer_norm, kTakesF16},
+                                            {"layer_norm_grad", prepare_layer_norm_grad, kTakesF16},
+                                            {"layer_norm_param_grad", prepare_layer_norm_param_grad, kTakesF16},
+                                            {"layer_norm_stats", prepare_layer_norm_stats, kTakesF16},
+                                            {"layer_norm_apply", prepare_layer_norm_apply, kTakesF16},
+                                            {"layer_norm_grad_stats", prepare_layer_norm_grad_stats, kTakesF16},
+                                            {"layer_norm_grad_apply", prepare_layer_norm_grad_apply, kTakesF16}};
 
 }  // namespace trainctl

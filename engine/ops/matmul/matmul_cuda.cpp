@@ -175,11 +175,9 @@ CudaKernel prepare_matmul_fp8(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels matmul_cuda = {{"matmul", prepare_matmul},
-                                        {"matmul_weight_grad", prepare_matmul_weight_grad},
-                                        {"matmul_fp8", prepare_matmul_fp8},
-                                        {"skinny_grads", prepare_skinny_grads},
-                                        {"skinny_products", prepare_skinny_products},
-                                        {"skinny_weight_grads", prepare_skinny_weight_grads}};
+extern const CudaKernels matmul_cuda = {
+    {"matmul", prepare_matmul, kTakesF16},        {"matmul_weight_grad", prepare_matmul_weight_grad, kTakesF16},
+    {"matmul_fp8", prepare_matmul_fp8},           {"skinny_grads", prepare_skinny_grads},
+    {"skinny_products", prepare_skinny_products}, {"skinny_weight_grads", prepare_skinny_weight_grads}};
 
 }  // namespace trainctl

@@ -144,10 +144,10 @@ CudaKernel prepare_zero(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels moves_cuda = {{"copy_slice", prepare_copy_slice},
-                                       {"pack", prepare_pack},
-                                       {"unpack", prepare_unpack},
-                                       {"accumulate", prepare_accumulate},
-                                       {"zero", prepare_zero}};
+extern const CudaKernels moves_cuda = {{"copy_slice", prepare_copy_slice, kTakesF16},
+                                       {"pack", prepare_pack, kTakesF16},
+                                       {"unpack", prepare_unpack, kTakesF16},
+                                       {"accumulate", prepare_accumulate, kTakesF16},
+                                       {"zero", prepare_zero, kTakesF16}};
 
 }  // namespace trainctl

@@ -152,7 +152,7 @@ CudaKernel prepare_reduce_max_grad(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels reduce_max_cuda = {{"reduce_max", prepare_reduce_max},
-                                            {"reduce_max_grad", prepare_reduce_max_grad}};
+extern const CudaKernels reduce_max_cuda = {{"reduce_max", prepare_reduce_max, kTakesF16},
+                                            {"reduce_max_grad", prepare_reduce_max_grad, kTakesF16}};
 
 }  // namespace trainctl

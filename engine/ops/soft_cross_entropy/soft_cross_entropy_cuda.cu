@@ -120,8 +120,8 @@ CudaKernel prepare_soft_cross_entropy_with_grad(const CudaKernelCall& call) {
 }  // namespace
 
 extern const CudaKernels soft_cross_entropy_cuda = {
-    {"soft_cross_entropy", prepare_soft_cross_entropy},
-    {"soft_cross_entropy_grad", prepare_soft_cross_entropy_grad},
-    {"soft_cross_entropy_with_grad", prepare_soft_cross_entropy_with_grad}};
+    {"soft_cross_entropy", prepare_soft_cross_entropy, kTakesF16},
+    {"soft_cross_entropy_grad", prepare_soft_cross_entropy_grad, kTakesF16},
+    {"soft_cross_entropy_with_grad", prepare_soft_cross_entropy_with_grad, kTakesF16}};
 
 }  // namespace trainctl

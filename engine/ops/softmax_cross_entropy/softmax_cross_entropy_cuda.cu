@@ -383,11 +383,11 @@ CudaKernel prepare_softmax_cross_entropy_grad_apply(const CudaKernelCall& call) 
 }  // namespace
 
 extern const CudaKernels softmax_cross_entropy_cuda = {
-    {"softmax_cross_entropy", prepare_softmax_cross_entropy},
-    {"softmax_cross_entropy_grad", prepare_softmax_cross_entropy_grad},
-    {"softmax_cross_entropy_with_grad", prepare_softmax_cross_entropy_with_grad},
-    {"softmax_cross_entropy_stats", prepare_softmax_cross_entropy_stats},
-    {"softmax_cross_entropy_apply", prepare_softmax_cross_entropy_apply},
-    {"softmax_cross_entropy_grad_apply", prepare_softmax_cross_entropy_grad_apply}};
+    {"softmax_cross_entropy", prepare_softmax_cross_entropy, kTakesF16},
+    {"softmax_cross_entropy_grad", prepare_softmax_cross_entropy_grad, kTakesF16},
+    {"softmax_cross_entropy_with_grad", prepare_softmax_cross_entropy_with_grad, kTakesF16},
+    {"softmax_cross_entropy_stats", prepare_softmax_cross_entropy_stats, kTakesF16},
+    {"softmax_cross_entropy_apply", prepare_softmax_cross_entropy_apply, kTakesF16},
+    {"softmax_cross_entropy_grad_apply", prepare_softmax_cross_entropy_grad_apply, kTakesF16}};
 
 }  // namespace trainctl

@@ -81,6 +81,6 @@ CudaKernel prepare_top_k_correct(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels top_k_correct_cuda = {{"top_k_correct", prepare_top_k_correct}};
+extern const CudaKernels top_k_correct_cuda = {{"top_k_correct", prepare_top_k_correct, kTakesF16}};
 
 }  // namespace trainctl

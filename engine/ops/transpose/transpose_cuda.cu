@@ -220,6 +220,6 @@ CudaKernel prepare_transpose(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels transpose_cuda = {{"transpose", prepare_transpose}};
+extern const CudaKernels transpose_cuda = {{"transpose", prepare_transpose, kTakesF16}};
 
 }  // namespace trainctl
