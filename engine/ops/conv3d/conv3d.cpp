@@ -154,7 +154,7 @@ extern const LayerDef conv3d_layer = {
     .name = "conv3d",
     .doc =
         "Convolution of volumes [n, c, depth, height, width], with a weight of [channels, c / groups * kernel, kernel, "
-        "kernel]: that of PyTorch with the first two dims of its windows merged.",
+        "kernel]: PyTorch's weight with the first two dims of its windows merged.",
     .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
                of_three("kernel", "Size of the window").required().at_least(1).at_most(kMaxSize),
                of_three("stride", "Distance between windows").defaults(Ints{1}).at_least(1).at_most(kMaxSize),

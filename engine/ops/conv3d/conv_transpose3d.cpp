@@ -162,7 +162,7 @@ extern const LayerDef conv_transpose3d_layer = {
     .name = "conv_transpose3d",
     .doc =
         "Transposed convolution of volumes [n, c, depth, height, width], with a weight of [c, channels / groups * "
-        "kernel, kernel, kernel]: that of PyTorch with its dims 1 and 2 merged.",
+        "kernel, kernel, kernel]: PyTorch's weight with its dims 1 and 2 merged.",
     .fields =
         {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
          of_three("kernel", "Size of the window").required().at_least(1).at_most(kMaxSize),
