@@ -81,8 +81,8 @@ class RouterNodes {
       : layer_(layer), b_(layer.builder), fields_(layer.attrs), scores_(scores), counts_(!is_copy && !layer.hybrid) {
     if (layer.hybrid && (fields_.text("router.balance") != "none" || fields_.number("router.z_loss") > 0))
       throw ShapeError(
-          "the balance of experts is computed over the whole batch, of which a rank in hybrid_parallel "
-          "knows only its part; use parallel.mode: semi_auto_parallel",
+          "the balance of experts is computed over the whole batch, but a rank in hybrid_parallel knows only its own "
+          "part of it; use parallel.mode: semi_auto_parallel",
           "router");
   }
 
