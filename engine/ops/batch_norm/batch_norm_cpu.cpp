@@ -110,7 +110,7 @@ class FeatureSums {
     if (d.s == 1 && d.blocks() > 1) parts_.resize(static_cast<size_t>(d.blocks() * d.c));
   }
 
-  /// f(element, feature) is called once an element; then finish(feature, sums).
+  /// f(element, feature) is called once per element; then finish(feature, sums).
   template <class F, class Finish>
   void run(const F& f, const Finish& finish) {
     if (d_.s > 1) return run_planes(f, finish);

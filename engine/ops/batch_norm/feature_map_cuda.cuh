@@ -1,5 +1,5 @@
 // Element-wise kernels over x [n, c, s] with operands of one number per feature, [c]: out = op(of(numbers), full..). In
-// bf16 the time of a copy allows some 25 instructions an element, and a reciprocal square root alone takes 10. So an
+// bf16 the time of a copy allows some 25 instructions per element, and a reciprocal square root alone takes 10. So an
 // op's values for a feature are computed once per pack or, if features are contiguous, once per thread.
 //
 // An Op defines what is computed:

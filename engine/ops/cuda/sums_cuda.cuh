@@ -1,5 +1,5 @@
 // Sums over dims of contiguous tensors in one launch. The few numbers that a thread has in flight are added in f32,
-// everything else in double and in a fixed order. If one block an output would leave most of the GPU idle, the summed
+// everything else in double and in a fixed order. If one block per output would leave most of the GPU idle, the summed
 // range is split: each block writes its part to scratch, and the last block of an output adds the parts.
 //
 // A Term defines what is summed:
@@ -8,7 +8,7 @@
 //   auto fetch<V>(at, row)                                loads elements at to at + V - 1, of summed row `row`
 //   void terms(at, fetched, state, float (&v)[kSums][V])  computes their terms
 //   void finish(k, const double (&total)[kSums])          writes output k
-// In sums of rows `terms` is called exactly once an element, so it may also write that element's result.
+// In sums of rows `terms` is called exactly once per element, so it may also write that element's result.
 #pragma once
 
 #include "engine/ops/cuda/split_sums_cuda.cuh"
@@ -26,11 +26,11 @@ struct SumOfRows {
   Nest<1> kept;
   Nest<1> runs;
   Divisor run_packs;
-  int64_t packs = 0;  ///< an output
+  int64_t packs = 0;  ///< per output
   int64_t split = 0;  ///< packs of one of gridDim.y blocks
   int64_t head = 0;   ///< single elements before the packs; only in a sum to one output
   int64_t tail = 0;   ///< and after them
-  int group = 32;     ///< threads an output: a power of 2 up to 32, or the block
+  int group = 32;     ///< threads per output: a power of 2 up to 32, or the block
 
   /// Offsets of packs p, p + group, .. of the output that starts at `base`. All are computed before the first load, so
   /// that there is no branch between loads.
