@@ -149,6 +149,8 @@ void CardReplay::describe_exchange(const Instruction& instruction, const std::by
       fmt::format("the data that it sends to {} ({}{} of {} elements)", instruction.name, part, different, elements);
 }
 
+/// Compares the state after the step, the data that it sent and its loss with the replay, bit by bit. Returns whether
+/// they differ, and the first difference in `found`.
 bool CardReplay::find_difference(const Step& step, const Result& replayed, AuditMismatch& found) const {
   size_t at = 0;
   for (const StoredRange& range : stored_ranges(program_)) {
