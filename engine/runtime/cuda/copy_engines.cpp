@@ -122,6 +122,7 @@ void CopyEngines::take_calls() {
     take_group(program_.groups[static_cast<size_t>(instructions[0]->group)], instructions);
 }
 
+/// Takes over the collectives of a group if all of its ranks can open each other's memory; otherwise changes nothing.
 void CopyEngines::take_group(const std::vector<int>& group, const std::vector<const Instruction*>& instructions) {
   const int id = ranks_.open_group(group);
   const auto all_say = [&](bool mine) {
