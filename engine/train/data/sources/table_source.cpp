@@ -208,7 +208,7 @@ class TableSet final : public Source {
         if (!words && (type.kind != ColumnKind::number || !type.shape.empty()))
           throw SpecError({}, at,
                           fmt::format("the column '{}' is {}", printable(shortened(type.name)), type.type_text()),
-                          "a field of several columns takes one number, or one text, from each");
+                          "a field of several columns takes one number or one string from each");
       field.way = words ? TableWay::words : TableWay::joined;
       if (words) to.type = ElementType::i32;
       if (!field.spec.scalar) to.shape = {static_cast<int64_t>(field.types.size())};
