@@ -1,4 +1,4 @@
-// Attention in bf16 by cuDNN, which reads packed heads in place.
+// Attention in bf16 and f16 by cuDNN, which reads packed heads in place.
 #include "engine/ops/attention/attention_cudnn_cuda.h"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ std::string sizes(const AttentionCall& a) {
          (a.window > 0 ? ", a window of " + std::to_string(a.window) : "");
 }
 
-/// Reports once that a bf16 run does not use cuDNN, and why.
+/// Reports once that a run in bf16 or fp16 does not use cuDNN, and why.
 CudaKernel refused(const AttentionCall& a, const std::string& why, bool backward) {
   print_once(std::string("the ") + (backward ? "gradient of attention" : "attention") + " of " + sizes(a) +
              " uses the built-in kernels, which are slower: " + why);
@@ -59,7 +59,7 @@ std::string unsuitable(const KernelCall& call, const AttentionCall& a) {
 }
 
 /// The call that cuDNN plans and runs once per slice.
-CudnnAttention signature_of(const AttentionCall& a, const AttentionSlice& slice, bool backward) {
+CudnnAttention signature_of(const AttentionCall& a, const AttentionSlice& slice, DType dtype, bool backward) {
   const AttentionSize& n = a.size;
   const int64_t heads = slice.g * n.r, keys = seen_keys(a);
   const auto of_queries = [&](const Heads& x, int64_t features) {
@@ -78,6 +78,7 @@ CudnnAttention signature_of(const AttentionCall& a, const AttentionSlice& slice,
   signature.window = a.window;
   signature.scale = a.scale;
   signature.backward = backward;
+  signature.dtype = dtype;
   return signature;
 }
 
@@ -100,10 +101,10 @@ const void* at_logs(const TensorArg& logs, const AttentionSize& n, int64_t b, in
 }  // namespace
 
 CudaKernel cudnn_attention(const CudaKernelCall& call, const AttentionCall& a) {
-  if (call.out[0].dtype != DType::bf16) return nullptr;
+  if (!is_half(call.out[0].dtype)) return nullptr;
   if (const std::string why = unsuitable(call, a); !why.empty()) return refused(a, why, false);
   const AttentionSlice slice = largest_slice(a.size, is_uniform(a), [](const AttentionSlice&) { return true; });
-  const CudnnPlanPtr plan = cudnn_plan(signature_of(a, slice, false));
+  const CudnnPlanPtr plan = cudnn_plan(signature_of(a, slice, call.out[0].dtype, false));
   if (plan == nullptr) return refused(a, "cuDNN has no engine for it", false);
   if (plan->workspace() > kForwardWorkspace)
     return refused(a, "cuDNN needs " + std::to_string(plan->workspace()) + " bytes of workspace", false);
@@ -185,10 +186,11 @@ void copy_logs(CudaStream stream, const float* from, const AttentionSize& n, con
   }
 }
 
-/// Computes the gradient query head by query head and adds up their dk and dv. Null if cuDNN has no engine for it.
+/// Computes the gradient query head by query head and adds up their dk and dv. Null if cuDNN has no engine for it, and
+/// in f16: the kernel that adds up takes bf16.
 CudaKernel grad_by_queries(const CudaKernelCall& call, const AttentionCall& a) {
   const AttentionSize& n = a.size;
-  AttentionSlice slice = n.r > 1 ? query_slice(n) : AttentionSlice{};
+  AttentionSlice slice = n.r > 1 && call.out[0].dtype == DType::bf16 ? query_slice(n) : AttentionSlice{};
   if (slice.b == 0) return nullptr;
   const int64_t most = parts_and_workspace(n, slice);  // as the plan shows
   const auto room = [&](const CudnnPlanPtr& plan) { return scratch_of_parts(n, slice) + plan->workspace(); };
@@ -229,14 +231,14 @@ CudaKernel grad_by_queries(const CudaKernelCall& call, const AttentionCall& a) {
 }  // namespace
 
 CudaKernel cudnn_attention_grad(const CudaKernelCall& call, const AttentionCall& a) {
-  if (call.out[0].dtype != DType::bf16) return nullptr;
+  if (!is_half(call.out[0].dtype)) return nullptr;
   if (const std::string why = unsuitable(call, a); !why.empty()) return refused(a, why, true);
   AttentionSlice slice = grad_slice(a.size, is_uniform(a));
   const int64_t most = slice.b > 0 ? grad_workspace(a.size, slice) : 0;  // as the plan shows
-  CudnnPlanPtr plan = slice.b > 0 ? cudnn_plan(signature_of(a, slice, true)) : nullptr;
+  CudnnPlanPtr plan = slice.b > 0 ? cudnn_plan(signature_of(a, slice, call.out[0].dtype, true)) : nullptr;
   while (plan != nullptr && plan->workspace() > most) {
     slice = smaller(a.size, slice);
-    plan = slice.b > 0 ? cudnn_plan(signature_of(a, slice, true)) : nullptr;
+    plan = slice.b > 0 ? cudnn_plan(signature_of(a, slice, call.out[0].dtype, true)) : nullptr;
   }
   if (plan == nullptr) {
     if (CudaKernel by_queries = grad_by_queries(call, a)) return by_queries;

@@ -199,6 +199,8 @@ class Hdf5Writer final : public TableWriter {
     return all;
   }
 
+  /// Writes the superblock, the root group and its symbol table, in which the places of all columns are computed in
+  /// advance.
   void write_root() {
     // The sizes of all parts are known, so their places are.
     std::string names(8, '\0');
