@@ -143,6 +143,8 @@ FoundPlan finish(PlanTrials& t) {
   return found;
 }
 
+/// The order in which plans are tried: well-known ones, the best by estimate, then neighbors of the best plan, and ways
+/// to save memory if none fits.
 FoundPlan search(PlanTrials& t) {
   t.weighed.weigh(0);
   if (t.memory > 0 && !t.weighed.any_fits()) t.weighed.weigh_short_of_memory(false);

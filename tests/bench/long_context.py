@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains an 8B Llama on long sequences and prints what was measured beside what `trainctl plan` predicts.
+"""Trains an 8B Llama on long sequences and prints the measurements next to the predictions of `trainctl plan`.
 
   long_context.py TRAINCTL TOKENS …     for example 65536 131072 262144
   --steps N      steps of each run (default: 3); the first, which also starts libraries, does not count

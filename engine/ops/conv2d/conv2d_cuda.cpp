@@ -77,6 +77,7 @@ bool may_fuse(const CudaKernelCall& call, const Epilogue& epilogue) {
          (epilogue.activation == Activation::none || epilogue.activation == Activation::relu);
 }
 
+/// Convolution, bias and activation: in one call of cuDNN if it may fuse them, otherwise one kernel after the other.
 CudaKernel prepare_conv2d(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &w = call.in[1], &y = call.out[0];
   const Epilogue epilogue = epilogue_of(call.attrs);

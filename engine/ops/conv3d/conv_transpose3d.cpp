@@ -24,6 +24,7 @@ struct Transposed {
   int64_t reach(size_t d) const { return dilation[d] * (kernel[d] - 1) + 1; }
 };
 
+/// Reads the fields and computes the size of the output.
 Transposed transposed_of(const LayerContext& layer) {
   expect_volume(layer);
   const Attrs& fields = layer.attrs;
@@ -161,7 +162,7 @@ extern const LayerDef conv_transpose3d_layer = {
     .name = "conv_transpose3d",
     .doc =
         "Transposed convolution of volumes [n, c, depth, height, width], with a weight of [c, channels / groups * "
-        "kernel, kernel, kernel]: that of PyTorch with its dims 1 and 2 merged.",
+        "kernel, kernel, kernel]: PyTorch's weight with its dims 1 and 2 merged.",
     .fields =
         {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
          of_three("kernel", "Size of the window").required().at_least(1).at_most(kMaxSize),

@@ -208,6 +208,7 @@ NormGradOperands<T> norm_grad_operands(const NormGradCall<CudaKernelCall>& grad,
   return with;
 }
 
+/// Launches norm_grads_kernel and, for gradients of parameters, add_norm_grads_kernel.
 template <bool kCentred, class T>
 CudaKernel launch_norm_grads(const CudaKernelCall& call, const NormGradCall<CudaKernelCall>& grad,
                              const TensorArg* gamma) {

@@ -49,6 +49,7 @@ __global__ void __launch_bounds__(kLabelThreads)
 
 // Launchers
 
+/// log softmax(logits)[label] of each row, or with kGrad the gradient of the logits.
 template <bool kGrad>
 CudaKernel prepare_label_kernel(const CudaKernelCall& call, const char* name) {
   const TensorArg &logits = call.in[0], &labels = call.in[1], &out = call.out[0];

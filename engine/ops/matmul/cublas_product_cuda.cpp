@@ -133,6 +133,7 @@ uint32_t alignment(const void* p) {
   return static_cast<uint32_t>(std::min<uintptr_t>(address & -address, 256));
 }
 
+/// The algorithms that cuBLASLt suggests for the product, best first; empty if it has none.
 std::vector<cublasLtMatmulHeuristicResult_t> candidates_of(const Prepared& prepared, const Product& p) {
   const CublasLt& lt = prepared.lt;
   cublasLtMatmulPreference_t preference = nullptr;

@@ -17,6 +17,7 @@ struct RowsOfWords {
 
 constexpr int kCopyUnroll = 4;
 
+/// Copies rows of words between strided places; all loads of a thread come before its stores.
 template <class Word>
 __global__ void __launch_bounds__(kMapThreads) copy_moved_rows_kernel(RowsOfWords rows, const Word* from, Word* to) {
   wait_for_kernel_before();

@@ -26,6 +26,7 @@ struct WindowRows {
 
 constexpr int kWindowUnroll = 4;
 
+/// to = the window `w` of `from`; words of `to` outside of `from` become `fill`.
 template <class Word>
 __global__ void __launch_bounds__(kMapThreads) window_kernel(WindowRows w, const Word* from, Word* to, Word fill) {
   wait_for_kernel_before();

@@ -73,6 +73,8 @@ __global__ void __launch_bounds__(kSoftThreads)
 
 // Launchers
 
+/// The cross-entropy of logits with class probabilities as labels: with kLoss its sum, with kGrad the gradient of the
+/// logits.
 template <bool kLoss, bool kGrad>
 CudaKernel prepare_soft_loss(const CudaKernelCall& call, const char* name) {
   const TensorArg &logits = call.in[0], &labels = call.in[1], &dlogits = kGrad ? call.out.back() : logits;

@@ -25,6 +25,7 @@ struct Strips {
 
 // Kernels
 
+/// Copies strips word by word. Blocks: (words of a strip, strips).
 template <class Word>
 __global__ void __launch_bounds__(kMapThreads) copy_strips(Strips s) {
   wait_for_kernel_before();

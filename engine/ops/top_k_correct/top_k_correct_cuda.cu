@@ -55,6 +55,7 @@ __global__ void __launch_bounds__(kTopKThreads)
 
 // Launchers
 
+/// The number of rows whose label is among the k largest logits.
 CudaKernel prepare_top_k_correct(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &labels = call.in[1];
   const int64_t classes = x.shape.back(), rows = labels.size();

@@ -132,6 +132,7 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   synchronize();
   if (owner == nullptr && host_bytes_ > 0) std::memset(host_, 0, static_cast<size_t>(host_bytes_));
   phase_ended(options.start_up, "weights");
+  if (options.replays != nullptr) replay_ = std::make_unique<StepReplay>(RankMemory(arena_, host_), *options.replays);
   watchdog_ = std::make_unique<Watchdog>(program, ranks, peers_.get(), position_, cuda.timeout_seconds);
   StepGraphs::Options graphs;
   graphs.in_use = cuda.graph && !launches_block() && options.replays == nullptr;
@@ -158,6 +159,7 @@ CudaExecutor::~CudaExecutor() {
   if (device_is_lost) return;
   copier_.reset();
   recorder_.reset();
+  replay_.reset();
   cudaDeviceSynchronize();
   for (std::byte* memory : registered_) cudaHostUnregister(memory);
   graphs_.reset();  // before the communicator, which waits for them
@@ -246,6 +248,8 @@ void CudaExecutor::send_inputs(const std::byte* inputs, const StepScalars& scala
   cuda_check(cudaEventRecord(copied_.get(), copy_.get()), "cudaEventRecord");
 }
 
+/// Enqueues a step as part of a graph, or instruction by instruction: the first step, timed steps, and steps that leave
+/// out or record instructions.
 void CudaExecutor::enqueue_step(uint32_t step) {
   const bool first = started_ == 0;
   const bool timed = times_.wants(step);
@@ -271,7 +275,10 @@ void CudaExecutor::enqueue_step(uint32_t step) {
   if (timed) how.times = &times_.events();
   if (left_out) how.left_out = options_.left_out->instruction;
   how.tape = options_.replays;
-  if (recorded) how.tape = &recorder_->begin(step_->compute());
+  if (recorded) {
+    recorder_->begin(step_->compute());
+    how.tape = &recorder_->tape();
+  }
   wait_for_inputs();
   if (timed && !first && !left_out && !recorded && graphs_->in_use()) return graphs_->enqueue_timed(how);
   step_->issue(how);

@@ -298,13 +298,15 @@ void StepProgram::enqueue_exchange(int index, const Bound& bound, const Issue& h
   const auto exchange = std::lower_bound(how.tape->exchanges.begin(), how.tape->exchanges.end(), index,
                                          [](const StepTape::Exchange& e, int i) { return e.instruction < i; });
   check(exchange != how.tape->exchanges.end() && exchange->instruction == index, "a tape has all exchanges of a step");
-  std::byte* const memory = how.tape->exchanged.get();
-  copy(memory + (peers_ == nullptr ? exchange->given_again : exchange->given), bound.in, exchange->given_bytes);
-  if (peers_ == nullptr) return copy(bound.out, memory + exchange->received, exchange->received_bytes);
+  std::byte* const received = how.tape->received.get() + exchange->received;
+  std::byte* const given = (peers_ == nullptr ? how.tape->given_again : how.tape->given).get();
+  copy(given + exchange->given, bound.in, exchange->given_bytes);
+  if (peers_ == nullptr) return copy(bound.out, received, exchange->received_bytes);
   enqueue_work(instruction, bound, staging_of(how));
-  copy(memory + exchange->received, bound.out, exchange->received_bytes);
+  copy(received, bound.out, exchange->received_bytes);
 }
 
+/// Enqueues what the instruction does on its stream; waits and events are those of the caller.
 void StepProgram::enqueue_work(const Instruction& instruction, const Bound& bound, const Staging& staging) {
   cudaStream_t stream = streams_.at(bound.stream).get();
   if (instruction.idle) return;

@@ -4,7 +4,7 @@
 //   comm             ├─ collectives ──────────────────────┤
 //   recv             ├─ recvs ────────────────────────────┤
 //   send             ├─ waits of sends ┬───┬──────────────┤            sends start in order and end as their
-//   one a peer       │                 └───┴─ sends ──────┤            peers take them
+//   one per peer     │                 └───┴─ sends ──────┤            peers take them
 //   to, from host    ├─ copies of activations ────────────┤            by copy engines
 //   watch            └─ where the others are ─────────────┘            for the watchdog
 //
