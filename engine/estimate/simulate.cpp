@@ -329,6 +329,7 @@ class Simulator {
     return most;
   }
 
+  /// The predicted time of one instruction.
   Seconds price(At at) {
     const Instruction& now = code(at);
     const Program& program = classes_.programs[at.of_class];
@@ -364,6 +365,8 @@ class Simulator {
     return {};
   }
 
+  /// The relative error of the model that predicts the time of the instruction, and the key of that model: errors of
+  /// one model are correlated.
   Uncertainty uncertainty(At at) {
     const Instruction& now = code(at);
     switch (now.opcode) {

@@ -17,6 +17,8 @@ std::byte* address_of(const Operand& operand, const Program& program, const Rank
   return memory.at(operand.offset);
 }
 
+/// The addresses and the count of a collective, message or copy. The count is in elements per block of a collective,
+/// otherwise in bytes.
 BoundMove bind_move(const Instruction& instruction, const Program& program, const RankMemory& memory) {
   BoundMove move;
   if (!instruction.inputs.empty()) {

@@ -1,8 +1,12 @@
 // Tests how attention's gradients are cut into slices, and its keys into parts that ranks exchange.
 #include <doctest/doctest.h>
 
+#include <array>
+#include <vector>
+
 #include "engine/ops/attention/grad_workspace.h"
 #include "engine/ops/attention/key_exchange.h"
+#include "engine/ops/attention/one_pass_schedule_cuda.cuh"
 #include "engine/ops/op_def.h"
 
 namespace trainctl {
@@ -63,6 +67,95 @@ TEST_CASE("the gradient in one pass covers all kv heads, in launches whose sums 
           CHECK(memory.bytes() >= memory.rows_bytes() + memory.counters_bytes() + memory.sums_bytes());
         }
       }
+    }
+  }
+}
+
+TEST_CASE("the gradient in one pass takes sequences of up to 524,288 rows, and keeps multiprocessors busy") {
+  for (const int64_t t : {65536, 131072, 262144, 524288}) {
+    for (const int64_t r : {1, 4}) {
+      const AttentionSize n{.b = 1, .t = t, .s = t, .g = 8, .r = r, .d = 128, .e = 128};
+      REQUIRE(one_pass_takes(n));
+      const OnePassMemory memory(n, true);
+      CHECK(memory.groups * memory.parts * memory.columns > 66);
+      CHECK(memory.launches() * memory.groups >= 8);
+      CHECK(memory.bytes() <= kMostOnePass);
+    }
+  }
+  CHECK_FALSE(one_pass_takes({.b = 1, .t = 64, .s = 524289, .g = 8, .r = 4, .d = 128, .e = 128}));
+  CHECK_FALSE(one_pass_takes({.b = 1, .t = 524288, .s = 524288, .g = 1, .r = 32, .d = 128, .e = 128}));
+}
+
+namespace {
+
+/// Runs the blocks of threads of one kv head: each executes its steps in order, and waits for its turn at each tile.
+/// Returns whether all end.
+bool ends(const attention::OnePassSchedule& schedule, const std::vector<attention::Step>& steps) {
+  struct Position {
+    int pass = 0, step = 0;
+  };
+  std::vector<Position> at(static_cast<size_t>(schedule.columns));
+  std::vector<int> turns(static_cast<size_t>(schedule.heads * schedule.tiles));
+  const auto advance = [&](int column) {
+    Position& p = at[static_cast<size_t>(column)];
+    for (; p.pass < schedule.passes(); ++p.pass, p.step = 0) {
+      const int block = schedule.block(column, p.pass);
+      if (block >= schedule.blocks) return false;
+      if (p.step == schedule.steps(block)) continue;
+      const attention::Step& step = steps[static_cast<size_t>(schedule.steps_at(column, p.pass) + p.step)];
+      int& turn = turns[static_cast<size_t>(p.step / schedule.count(block) * schedule.tiles + step.tile)];
+      if (turn != step.turn) return false;
+      ++turn, ++p.step;
+      return true;
+    }
+    return false;
+  };
+  for (bool moves = true; moves;) {
+    moves = false;
+    for (int column = 0; column < schedule.columns; ++column)
+      while (advance(column)) moves = true;
+  }
+  int64_t done = 0, all = 0;
+  for (const int turn : turns) done += turn;
+  for (int block = 0; block < schedule.blocks; ++block) all += schedule.steps(block);
+  return done == all;
+}
+
+}  // namespace
+
+TEST_CASE("blocks of keys never wait for each other in a circle") {
+  for (const bool causal : {false, true}) {
+    for (const auto& [t, s, first_row] : std::vector<std::array<int64_t, 3>>{{64, 128, 0},
+                                                                             {1000, 1000, 0},
+                                                                             {513, 2048, 1535},
+                                                                             {2048, 513, 0},
+                                                                             {8192, 8192, 0},
+                                                                             {4096, 16384, 8192},
+                                                                             {65, 30000, 40000}}) {
+      const AttentionSize n{.b = 1, .t = t, .s = s, .g = 2, .r = 3, .d = 128, .e = 128};
+      const OnePassMemory memory(n, causal);
+      const attention::OnePassSchedule schedule{static_cast<int>(memory.tiles),
+                                                static_cast<int>(memory.blocks),
+                                                static_cast<int>(memory.columns),
+                                                static_cast<int>(first_row),
+                                                causal,
+                                                static_cast<int>(n.r / memory.parts)};
+      std::vector<attention::Step> steps(static_cast<size_t>(memory.steps()), {-1, -1});
+      int taken = 0;
+      for (int head = 0; head < schedule.heads; ++head) {
+        for (int tile = 0; tile < schedule.tiles; ++tile) {
+          std::vector<int> times;
+          for (int block = 0; block < schedule.seeing(tile); ++block) times.push_back(schedule.time(block, head, tile));
+          const int seeing = static_cast<int>(times.size());
+          for (int block = 0; block < seeing; ++block) {
+            attention::Step& step = steps.at(static_cast<size_t>(schedule.step_at(block, head, tile)));
+            taken += step.tile >= 0;
+            step = {tile, attention::OnePassSchedule::turn(times.data(), seeing, block)};
+          }
+        }
+      }
+      CHECK(taken == 0);  // no two steps have one place
+      CHECK(ends(schedule, steps));
     }
   }
 }

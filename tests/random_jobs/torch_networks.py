@@ -39,6 +39,7 @@ except ImportError as error:
 
 from runs import Failure, call, read_losses
 from torch_layers import Network
+from torch_training import clip, draw_optimizer, draw_schedule, draw_schedule_free
 
 TOLERANCE, SPREAD, BF16 = 2e-5, 8, 0.1
 EXPLODES = 1e6  # a job whose loss in PyTorch exceeds this is not compared
@@ -54,36 +55,6 @@ def make_network(rng, samples, layers):
     x = net.grow(x, layers)
     net.loss, net.loss_inputs, net.loss_function = net.end(x)
     return net
-
-
-# Optimizers and schedules: the fields of the job, and the same of PyTorch.
-
-def draw_optimizer(rng):
-    """(fields, make(parameters, rate), whole): whole parameters are needed."""
-    o = torch.optim
-    return rng.choice([
-        ({"type": "sgd", "momentum": 0.9}, lambda p, r: o.SGD(p, r, momentum=0.9), 0.02),
-        ({"type": "sgd", "momentum": 0.5, "nesterov": True, "weight_decay": 0.01}, lambda p, r: o.SGD(p, r, momentum=0.5, nesterov=True, weight_decay=0.01), 0.05),
-        ({"type": "sgd"}, o.SGD, 0.05),
-        ({"type": "adam", "eps": 1e-3}, lambda p, r: o.Adam(p, r, eps=1e-3), 0.01),
-        ({"type": "adamw", "eps": 1e-3, "weight_decay": 0.1, "amsgrad": True}, lambda p, r: o.AdamW(p, r, eps=1e-3, weight_decay=0.1, amsgrad=True), 0.01),
-        ({"type": "nadam", "eps": 1e-3}, lambda p, r: o.NAdam(p, r, eps=1e-3), 0.01),
-        ({"type": "rmsprop", "eps": 1e-2, "momentum": 0.5}, lambda p, r: o.RMSprop(p, r, eps=1e-2, momentum=0.5), 0.003),
-        ({"type": "adagrad", "eps": 1e-3}, lambda p, r: o.Adagrad(p, r, eps=1e-3), 0.02),
-    ])
-
-
-def draw_schedule(rng, base, steps):
-    """The value of learning_rate, and the rate of each step."""
-    t = range(steps)
-    return rng.choice([
-        (base, [base for _ in t]),
-        ({"type": "linear", "base": base, "min": base / 10}, [base - 0.9 * base * k / steps for k in t]),
-        ({"type": "cosine", "base": base, "min": base / 5}, [base / 5 + 0.8 * base * (1 + math.cos(math.pi * k / steps)) / 2 for k in t]),
-        ({"type": "multi_step", "base": base, "milestones": [3, 7], "gamma": 0.5}, [base * 0.5 ** sum(k >= m for m in (3, 7)) for k in t]),
-        ({"type": "exponential", "base": base, "gamma": 0.8, "decay_steps": 2}, [base * 0.8 ** (k / 2) for k in t]),
-        ({"type": "piecewise", "points": [2, 6], "rates": [base / 10, base]}, [float(np.interp(k, [2, 6], [base / 10, base])) for k in t]),
-    ])
 
 
 # Plans.
@@ -158,10 +129,9 @@ class Job:
         rng = self.rng = random.Random(seed)
         self.batch, self.steps = 8, 10
         self.net = make_network(rng, 24, rng.choice([1, 2, 3, 4, 6]))
-        self.optimizer, self.make, base = draw_optimizer(rng)
-        self.rate, self.rates = draw_schedule(rng, base, self.steps)
-        if rng.random() < 0.2:
-            self.optimizer = {**self.optimizer, "clip_norm": 0.5}
+        schedule_free = rng.random() < 0.05
+        self.optimizer, self.make, base = draw_schedule_free(rng) if schedule_free else draw_optimizer(rng, self.net)
+        self.rate, self.rates = (base, [base] * self.steps) if schedule_free else draw_schedule(rng, base, self.steps)
 
     def draw_plan(self):
         self.parallel, self.launch = draw_plan(self.rng, self.net)
@@ -184,7 +154,7 @@ class Job:
         (folder / "data").mkdir(exist_ok=True)
         for name, values in self.net.fields.items():
             np.save(folder / f"data/{name}.npy", values.numpy().astype(np.float32 if values.dtype.is_floating_point else np.int32))
-        safetensors.torch.save_file({name: value.to(torch.float32).contiguous() for name, value in self.net.start.items()}, folder / "start.safetensors")
+        safetensors.torch.save_file({name: value.to(torch.float32).contiguous() for name, value in {**self.net.start, **self.net.states}.items()}, folder / "start.safetensors")
         (folder / "job.yaml").write_text(json.dumps(self.fields(folder), indent=1))  # JSON is YAML
         return folder / "job.yaml"
 
@@ -202,8 +172,7 @@ class Job:
             loss.backward()
             for value in weights.values():  # trainctl updates weights without influence, too
                 value.grad = torch.zeros_like(value) if value.grad is None else value.grad
-            if "clip_norm" in self.optimizer:
-                torch.nn.utils.clip_grad_norm_(list(weights.values()), self.optimizer["clip_norm"])
+            clip(self.optimizer, list(weights.values()))
             optimizer.step()
             losses.append(float(loss.detach()))
         return {name: value.detach().to(torch.float64) for name, value in weights.items()}, losses

@@ -11,6 +11,12 @@
 //
 // If other ranks wait for the input gradient, it goes first and is sent at once.
 //
+//   early        g3 R3 x3 g2 R2 x2
+//   gathered     x3 g3 R3 g2 R2 x2             the weight of layer 3 was gathered for this use
+//
+// The backward pass begins where most activations are kept. There the input gradient goes first if its weight was
+// gathered: then that weight and the weight's gradient are not in memory together. The next layers hide the reduction.
+//
 //   so far       g2 R2 x2 g1 R1 | U1 A1         U update, A gather of the weights
 //   last two     x2 g1 R1 g2 R2 | U1 A1
 //
@@ -20,6 +26,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "engine/compile/order/conflicts.h"
 #include "engine/compile/passes.h"
@@ -63,6 +70,11 @@ bool is_reduced_by(const Compiler& c, const VirtualInstruction& made, const Virt
   if (pushes(v)) return true;
   const std::vector<int>& ranks = c.program.groups[static_cast<size_t>(v.code.group)];
   return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return rank / c.plan.mesh.size() == c.stage; });
+}
+
+/// Returns whether the product's weight was gathered for this use, and its memory is free afterwards.
+bool reads_gathered(const Compiler& c, const VirtualInstruction& product) {
+  return product.inputs.size() > 1 && c.buffers[product.inputs[1]].kind == BufferKind::scratch;
 }
 
 /// Moves each of them in turn towards `place`, to after it if dependencies permit.
@@ -132,6 +144,7 @@ void reduce_at_once(Compiler& c) {
 
 void order_gradients(Compiler& c) {
   reduce_at_once(c);
+  bool is_first = true;
   for (size_t input = 0; input + 1 < c.code.size(); ++input) {
     if (!is_product(c.code[input]) || !is_product(c.code[input + 1])) continue;
     if (const std::vector<size_t> way = way_out(c, input); !way.empty()) {
@@ -140,7 +153,8 @@ void order_gradients(Compiler& c) {
       continue;
     }
     const size_t end = end_of_reductions(c, input + 1);
-    if (end > input + 2 && can_move(c, c.code[input], input, end)) move_instruction(c, input, end - 1);
+    if (end == input + 2 || !can_move(c, c.code[input], input, end)) continue;
+    if (!std::exchange(is_first, false) || !reads_gathered(c, c.code[input])) move_instruction(c, input, end - 1);
   }
   exchange_last_two(c);
 }

@@ -1,5 +1,5 @@
-// Attention on GPUs. In bf16 the gradients for Hopper apply first, then cuDNN. Own tiles, chosen by the size of the
-// heads, compute everything else, and all calls whose scores have additional terms.
+// Attention on GPUs. In bf16 the gradients for Hopper apply first, then cuDNN, which also computes f16. Own tiles,
+// chosen by the size of the heads, compute everything else, and all calls whose scores have additional terms.
 #include "engine/ops/attention/attention_cudnn_cuda.h"
 #include "engine/ops/attention/attention_grad_groups_cuda.h"
 #include "engine/ops/attention/attention_grad_one_pass_cuda.h"
@@ -14,15 +14,18 @@ namespace {
 
 using namespace attention;
 
+/// Null in f16 if the library does not compute it.
 CudaKernel attention_without_sinks(const CudaKernelCall& call, const AttentionCall& a) {
   if (a.starts_at_first_key())
     if (CudaKernel by_library = cudnn_attention(call, a)) return by_library;
+  if (call.out[0].dtype == DType::f16) return nullptr;
   return a.terms.any ? attention_with_terms(call, a) : attention_by_tiles(call, a, NoTerms{});
 }
 
 CudaKernel prepare_attention(const CudaKernelCall& call) {
   const AttentionCall a = attention_of(call);
   CudaKernel attention = attention_without_sinks(call, a);
+  if (!attention) return nullptr;
   return a.has_sinks ? with_sinks(call, a, std::move(attention)) : attention;
 }
 
@@ -35,6 +38,7 @@ CudaKernel prepare_attention_grad(const CudaKernelCall& call) {
   }
   if (a.starts_at_first_key())
     if (CudaKernel by_library = cudnn_attention_grad(call, a)) return by_library;
+  if (call.out[0].dtype == DType::f16) return nullptr;
   return a.terms.any ? attention_grad_with_terms(call, a) : attention_grad_by_tiles(call, a, NoTerms{});
 }
 
@@ -104,11 +108,11 @@ CudaKernel prepare_reorder_rows(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels attention_cuda = {{"attention", prepare_attention},
-                                           {"attention_grad", prepare_attention_grad},
+extern const CudaKernels attention_cuda = {{"attention", prepare_attention, kTakesF16},
+                                           {"attention_grad", prepare_attention_grad, kTakesF16},
                                            {"attention_sinks_grad", prepare_attention_sinks_grad},
                                            {"attention_score_bias_grad", prepare_attention_score_bias_grad},
-                                           {"attention_merge", prepare_attention_merge},
-                                           {"reorder_rows", prepare_reorder_rows}};
+                                           {"attention_merge", prepare_attention_merge, kTakesF16},
+                                           {"reorder_rows", prepare_reorder_rows, kTakesF16}};
 
 }  // namespace trainctl

@@ -456,22 +456,30 @@ __global__ void __launch_bounds__(kSumThreads) add_parts_kernel(const __grid_con
                  pair_of(scale * sum[4], scale * sum[5]), pair_of(scale * sum[6], scale * sum[7]));
 }
 
-/// Sixteen threads per row, over whole tiles of each head. The first blocks make the steps. Clears `counters`.
+/// Orders the blocks of keys at one tile of one of the heads of a block of threads.
+__device__ void order_blocks(const OnePassSchedule& schedule, int head, int tile, Step* steps) {
+  __shared__ int times[kLongestOnePass / kKeys];
+  const int seeing = schedule.seeing(tile);
+  for (int block = static_cast<int>(threadIdx.x); block < seeing; block += kSumThreads)
+    times[block] = schedule.time(block, head, tile);
+  __syncthreads();
+  for (int block = static_cast<int>(threadIdx.x); block < seeing; block += kSumThreads)
+    steps[schedule.step_at(block, head, tile)] = {tile, OnePassSchedule::turn(times, seeing, block)};
+}
+
+/// Sixteen threads per row, over whole tiles of each head. The first blocks make the steps, each those of a tile of a
+/// head. Clears `counters`.
 __global__ void __launch_bounds__(kSumThreads)
     rows_kernel(const bf16* dy, const bf16* out, const float* logs, Heads heads, int g, int r, int t, int d, float* to,
                 OnePassSchedule schedule, Step* steps, int step_blocks, int* counters, int count) {
   wait_for_kernel_before();
   let_next_kernel_start();
   constexpr int kBlockRows = kSumThreads / kPacks;
-  const int index = static_cast<int>(blockIdx.x * kSumThreads + threadIdx.x);
+  const int64_t index = int64_t{blockIdx.x} * kSumThreads + threadIdx.x;
   if (index < count) counters[index] = 0;
-  if (static_cast<int>(blockIdx.x) < step_blocks) {
-    const int each = schedule.heads * schedule.tiles, passes = schedule.passes();
-    const int block = schedule.block(index / each / passes, index / each % passes);
-    if (index / each < schedule.columns * passes && block < schedule.blocks && index % each < schedule.steps(block))
-      steps[index] = schedule.step(block, index % each);
-    return;
-  }
+  if (static_cast<int>(blockIdx.x) < step_blocks)
+    return order_blocks(schedule, static_cast<int>(blockIdx.x) / schedule.tiles,
+                        static_cast<int>(blockIdx.x) % schedule.tiles, steps);
   const int tiles = schedule.tiles, row_block = static_cast<int>(blockIdx.x) - step_blocks;
   const int blocks = tiles * kRows / kBlockRows, head = row_block / blocks;
   const int row = row_block % blocks * kBlockRows + static_cast<int>(threadIdx.x) / kPacks;
@@ -530,7 +538,7 @@ CudaKernel attention_grad_in_one_pass(const CudaKernelCall& call, const Attentio
       launch(kernel, static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared, stream, "attention_grad",
              arguments...);
     };
-    const int64_t step_blocks = ceil_div(memory.steps(), kSumThreads);
+    const int64_t step_blocks = memory.tiles * x.schedule.heads;
     run(rows_kernel, step_blocks + n.b * n.heads() * memory.tiles * kRows * kPacks / kSumThreads, kSumThreads, 0, dy,
         out, logs, heads, x.g, x.r, x.t, x.d, rows, x.schedule, x.steps, static_cast<int>(step_blocks), counters,
         static_cast<int>(memory.counters()));

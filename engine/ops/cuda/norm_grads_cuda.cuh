@@ -208,6 +208,7 @@ NormGradOperands<T> norm_grad_operands(const NormGradCall<CudaKernelCall>& grad,
   return with;
 }
 
+/// Launches norm_grads_kernel and, for gradients of parameters, add_norm_grads_kernel.
 template <bool kCentred, class T>
 CudaKernel launch_norm_grads(const CudaKernelCall& call, const NormGradCall<CudaKernelCall>& grad,
                              const TensorArg* gamma) {
@@ -249,7 +250,7 @@ CudaKernel launch_norm_grads(const CudaKernelCall& call, const NormGradCall<Cuda
   };
 }
 
-/// Null if the rows are not whole packs, are too long for one thread per pack, or if dtypes differ.
+/// Null if the rows are not whole packs, are too long for one thread per pack, or if dtypes differ or are f16.
 template <bool kCentred>
 std::optional<CudaKernel> prepare_norm_grads(const CudaKernelCall& call, const NormGradCall<CudaKernelCall>& grad) {
   const std::vector<TensorArg>& in = grad.plain.in;
@@ -262,7 +263,7 @@ std::optional<CudaKernel> prepare_norm_grads(const CudaKernelCall& call, const N
   const int pack = x.dtype == DType::f32 ? kPack<float> : kPack<bf16>;
   const bool fits = rows_of(x) > 0 && n % pack == 0 && n / pack <= kMostNormGradThreads &&
                     packs_are_aligned({&dy, &x, &dx, &side, &more});
-  if (!one_type || !fits) return std::nullopt;
+  if (!one_type || !fits || x.dtype == DType::f16) return std::nullopt;
   if (x.dtype == DType::f32) return launch_norm_grads<kCentred, float>(call, grad, gamma);
   return launch_norm_grads<kCentred, bf16>(call, grad, gamma);
 }

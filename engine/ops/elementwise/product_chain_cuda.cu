@@ -274,6 +274,8 @@ CudaKernel launch_known_chain(const CudaKernelCall& call, const Chain& chain, co
 
 }  // namespace
 
+/// Null if the chain is not one that this kernel computes: large operands in bf16, products of up to kMostSteps *
+/// kTermsOfStep terms, nothing that accumulates.
 std::optional<CudaKernel> prepare_product_chain(const CudaKernelCall& call, const Chain& chain,
                                                 const std::vector<bool>& is_large) {
   Place place{.rows = call.out[0].size() / chain.columns, .columns = chain.columns};

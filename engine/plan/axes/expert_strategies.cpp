@@ -67,6 +67,8 @@ std::optional<Ints> token_cuts(const Graph& graph, const Layer& layer, const Lay
 struct MethodSeconds {
   double gather = 0, all_to_all = 0;
 };
+/// The time of a layer of experts per micro-batch with each of the two methods by which tokens reach the ranks of their
+/// experts.
 MethodSeconds exchange_seconds(const Graph& graph, LayerId layer, const Mesh& mesh, int64_t ways,
                                const CostModel& cost) {
   const ExpertCall call = expert_call(graph, layer);

@@ -17,7 +17,8 @@ struct HostsGroup {
   std::vector<std::vector<int>> members;  ///< members per host: indices in `ranks`
   int host = 0, place = 0;                ///< this rank is ranks[members[host][place]]
   int places = 0;                         ///< largest number of members of a host
-  int within = -1, between = -1;  ///< numbers of the two groups; between: of leaders, and of a group of one rank a host
+  int within = -1,
+      between = -1;  ///< numbers of the two groups; between: of leaders, and of a group with one rank per host
   bool leads() const { return place == 0; }
   bool one_host() const { return members.size() == 1; }
   int num_hosts() const { return static_cast<int>(members.size()); }

@@ -102,6 +102,8 @@ class CpuExecutor final : public Executor {
   std::unique_ptr<StateCopier> copier_;
 };
 
+/// Prepares the kernels of all instructions, connects the ranks and writes the initial weights. `arena`: memory of the
+/// caller, or empty; `is_filled`: it already contains weights.
 CpuExecutor::CpuExecutor(const Program& program, Communicator& comm, const ExecutorOptions& options,
                          std::span<std::byte> arena, bool is_filled)
     : program_(program), inputs_(input_layout(program)), comm_(comm), options_(options), arena_(arena) {

@@ -4,6 +4,7 @@
 //
 //   all_gather      ready | pull every other's block | done
 //   reduce_scatter  ready | pull every other's part of this rank's block | done | sum
+//                   large ones in rounds of pull, sum
 //   all_reduce      ready | pull every other's share of what this rank sums | sum | ready | pull sums | done
 //   all_to_all      ready | pull every other's block for this rank, or the rows of it that are used | done
 //   broadcast       ready | pull the root's | done
@@ -75,7 +76,7 @@ class CopyEngines {
 
   void synchronize(const Call& call, SyncPoint point, CudaStream stream) const;
   void all_reduce(const Call& call, const BoundMove& move, CudaStream stream) const;
-  void reduce_scatter(const Call& call, const BoundMove& move, CudaStream stream) const;
+  void reduce_scatter(const Call& call, const BoundMove& move, int64_t at_once, CudaStream stream) const;
   std::byte* scratch() const;
   std::byte* flag_of(std::byte* own, SyncPoint point, int rank) const;
 

@@ -12,6 +12,7 @@
 #include "engine/ops/small_step/kernel_group_cuda.h"
 #include "engine/runtime/cuda/f16_operands.h"
 #include "engine/runtime/cuda/nvtx_range.h"
+#include "engine/runtime/launches.h"
 #include "engine/runtime/workspace.h"
 
 namespace trainctl::cuda {
@@ -74,6 +75,7 @@ StepProgram::StepProgram(const Program& program, const StepMemory& memory, const
   bind_launches();
   bind_waits();
   bind_first_loads();
+  bind_positions();
   check(scratch_.bytes() <= memory.scratch_bytes,
         "a kernel requests more scratch memory than most_cuda_scratch() "
         "returns");
@@ -112,12 +114,10 @@ int StepProgram::channel_to(int peer) {
 StepProgram::Bound StepProgram::bind(const Instruction& instruction) {
   Bound bound;
   if (communicates(instruction.opcode)) {
-    bound.reached = make_event();
     bound.stream = instruction.opcode == Opcode::collective ? kComm
                    : instruction.opcode == Opcode::recv     ? kRecv
                                                             : kSend;
     use_stream(bound.stream, true);
-    use_stream(kWatch, true);
     if (instruction.opcode == Opcode::send) bound.stream = channel_to(instruction.peer);
     check(instruction.opcode != Opcode::recv || !instruction.outputs[0].accumulate,
           "messages can be accumulated only on CPUs");
@@ -239,6 +239,18 @@ void StepProgram::bind_first_loads() {
   }
 }
 
+/// Communication and marks report positions; a short step without communication reports none.
+void StepProgram::bind_positions() {
+  for (size_t i = 0; i < bound_.size(); ++i)
+    if (communicates(program_.instructions[i].opcode)) bound_[i].reached = make_event();
+  for (const size_t mark : progress_marks(program_)) bound_[bound_[mark].leader].reached = make_event();
+  const bool reports = std::any_of(bound_.begin(), bound_.end(), [](const Bound& b) { return bool{b.reached}; });
+  if (reports)
+    use_stream(kWatch, true);
+  else
+    memory_.position = nullptr;
+}
+
 void StepProgram::issue(const Issue& how) {
   begin(staging_of(how));
   for (int i = 0; i < static_cast<int>(bound_.size()); ++i) {
@@ -255,8 +267,11 @@ void StepProgram::issue(const Issue& how) {
 
 void StepProgram::rehearse() {
   enqueue_begin_step(memory_.staging, first_copies_, scalars(), memory_.position, {}, compute());
-  enqueue_position(scalars(), 0, memory_.position, compute());
-  for (size_t i = 0; i < bound_.size(); ++i) {
+  if (memory_.position != nullptr) enqueue_position(scalars(), 0, memory_.position, compute());
+  std::vector<size_t> leaders;
+  for (size_t i = 0; i < bound_.size(); ++i)
+    if (bound_[i].leader == i) leaders.push_back(i);
+  for (const size_t i : distinct_launches(program_, leaders)) {
     const Instruction& instruction = program_.instructions[i];
     if (!communicates(instruction.opcode) && instruction.opcode != Opcode::copy)
       enqueue_work(instruction, bound_[i], {});
@@ -290,8 +305,8 @@ void StepProgram::enqueue(int index, const Issue& how) {
   for (int earlier : bound.events) {
     cuda_check(cudaStreamWaitEvent(waiting, bound_[static_cast<size_t>(earlier)].done.get()), "cudaStreamWaitEvent");
   }
+  if (bound.reached) report_position(index, bound, waiting);
   if (communicates(instruction.opcode)) {
-    report_position(index, bound, waiting);
     if (waiting != stream) cuda_check(cudaStreamWaitEvent(stream, bound.reached.get()), "cudaStreamWaitEvent");
     if (how.on_communication != nullptr && *how.on_communication) (*how.on_communication)(instruction);
   }
@@ -327,11 +342,12 @@ void StepProgram::enqueue_exchange(int index, const Bound& bound, const Issue& h
   const auto exchange = std::lower_bound(how.tape->exchanges.begin(), how.tape->exchanges.end(), index,
                                          [](const StepTape::Exchange& e, int i) { return e.instruction < i; });
   check(exchange != how.tape->exchanges.end() && exchange->instruction == index, "a tape has all exchanges of a step");
-  std::byte* const memory = how.tape->exchanged.get();
-  copy(memory + (peers_ == nullptr ? exchange->given_again : exchange->given), bound.in, exchange->given_bytes);
-  if (peers_ == nullptr) return copy(bound.out, memory + exchange->received, exchange->received_bytes);
+  std::byte* const received = how.tape->received.get() + exchange->received;
+  std::byte* const given = (peers_ == nullptr ? how.tape->given_again : how.tape->given).get();
+  copy(given + exchange->given, bound.in, exchange->given_bytes);
+  if (peers_ == nullptr) return copy(bound.out, received, exchange->received_bytes);
   enqueue_work(instruction, bound, how);
-  copy(memory + exchange->received, bound.out, exchange->received_bytes);
+  copy(received, bound.out, exchange->received_bytes);
 }
 
 /// The counts are on their way to the host as soon as they are known, so that the wait for them is short.
@@ -350,6 +366,7 @@ void StepProgram::enqueue_collective(const Instruction& instruction, const Bound
   cuda_check(cudaEventRecord(counts.arrived.get(), stream), "cudaEventRecord");
 }
 
+/// Enqueues what the instruction does on its stream; waits and events are those of the caller.
 void StepProgram::enqueue_work(const Instruction& instruction, const Bound& bound, const Issue& how) {
   const Staging staging = staging_of(how);
   cudaStream_t stream = streams_.at(bound.stream).get();

@@ -4,7 +4,7 @@
 //   comm             ├─ collectives ──────────────────────┤
 //   recv             ├─ recvs ────────────────────────────┤
 //   send             ├─ waits of sends ┬───┬──────────────┤            sends start in order and end as their
-//   one a peer       │                 └───┴─ sends ──────┤            peers take them
+//   one per peer     │                 └───┴─ sends ──────┤            peers take them
 //   to, from host    ├─ copies of activations ────────────┤            by copy engines
 //   watch            └─ where the others are ─────────────┘            for the watchdog
 //
@@ -32,7 +32,7 @@ struct StepMemory {
   std::byte* host = nullptr;         ///< pinned: what the program keeps in the memory of the host
   Staging staging;                   ///< device
   Finished finished;                 ///< pinned
-  PositionWord* position = nullptr;  ///< pinned; null where the program does not communicate
+  PositionWord* position = nullptr;  ///< pinned; null: nobody reads it
   std::byte* printed = nullptr;      ///< pinned: the tensors of a slot one after another
   int64_t printed_stride = 0;
   void* scratch = nullptr;  ///< device: memory that kernels of the compute stream use while they run
@@ -63,7 +63,7 @@ class StepProgram {
     const StepTape* tape = nullptr;       ///< to record the exchanges of the step to, or to replay them from
   };
   void issue(const Issue& how);
-  /// Runs everything but communication, one instruction after another.
+  /// Runs each kernel of the program on each of its shapes once, without communication.
   void rehearse();
   /// Returns whether issue() waits for the device, so that the step cannot be captured: the host reads how many rows
   /// ranks exchange.
@@ -91,7 +91,7 @@ class StepProgram {
     size_t leader = 0;        ///< the first instruction of its launch
     std::vector<int> events;  ///< instructions of other streams that this one waits for
     Event done;               ///< set if another stream waits for this instruction
-    Event reached;            ///< set if it communicates: all earlier work in its stream is done
+    Event reached;            ///< set if it reports its position: all earlier work in its stream is done
     int makes_counts = -1;    ///< all_gather of counts that the host reads: index in counts_
     int uses_counts = -1;     ///< all_to_all of counted rows: index in counts_
     CountedRows rows;         ///< with counts in counts_
@@ -110,6 +110,7 @@ class StepProgram {
   void bind_launches();
   void bind_waits();
   void bind_first_loads();
+  void bind_positions();
   void use_stream(int stream, bool high_priority);
   int channel_to(int peer);
 
@@ -126,7 +127,7 @@ class StepProgram {
   Staging staging_of(const Issue& how) const;
 
   const Program& program_;
-  const StepMemory memory_;
+  StepMemory memory_;
   const CudaCommunicator* peers_;  ///< null: none, or its exchanges are replayed
   const uint64_t seed_;
   const std::function<void()> on_prepared_;
