@@ -20,15 +20,14 @@ namespace {
 
 constexpr int64_t kPrintAlignment = 64;
 
-/// Waits this long without giving up the processor. The device has no work meanwhile.
-constexpr std::chrono::milliseconds kSpin{2};
-constexpr std::chrono::microseconds kNap{50};
-
 bool communicates(Opcode opcode) {
   return opcode == Opcode::collective || opcode == Opcode::send || opcode == Opcode::recv;
 }
 
+/// Waits without giving up the processor at first, because the device has no work meanwhile.
 void wait_for_event(const Event& event, const std::function<void()>& while_waiting) {
+  constexpr std::chrono::milliseconds kSpin{2};
+  constexpr std::chrono::microseconds kNap{50};
   const auto start = std::chrono::steady_clock::now();
   cudaError_t status = cudaSuccess;
   while ((status = cudaEventQuery(event.get())) == cudaErrorNotReady) {
