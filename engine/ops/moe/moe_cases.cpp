@@ -81,7 +81,7 @@ void add_token_exchanges(std::vector<KernelCase>& calls) {
                    .out = {unwritten({3, 7, 3}, DType::i32)}});
 }
 
-/// The router's nodes behind the choice: weights, logits, ids. The bias is 0 and does not change what is computed.
+/// The router's nodes after the choice: weights, logits, ids. The bias is 0 and does not change what is computed.
 void build_balance(LayerBuilder& layer, const std::vector<TensorId>& in, const Attrs& attrs) {
   const int64_t n = layer.shape(in[1]).back();
   const TensorId state = layer.state(kExpertLoadState, {LoadPlaces{n}.size()}, 3);

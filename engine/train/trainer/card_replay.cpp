@@ -163,7 +163,8 @@ void CardReplay::describe_exchange(const StepTape::Exchange& exchange, AuditMism
       fmt::format("the data that it sends to {} ({}{} of {} elements)", instruction.name, part, different, elements);
 }
 
-/// `first_digest`: the first digest that differs.
+/// Finds the first difference in the state, the data that was sent or the loss. `first_digest`: the first digest that
+/// differs.
 void CardReplay::find_difference(AuditMismatch& found, size_t first_digest) const {
   const auto differs = [&](const StateCopy& copy) {
     return std::memcmp(recorded_.state.data() + copy.to, replayed_.state.data() + copy.to,

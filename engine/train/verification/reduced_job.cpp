@@ -128,6 +128,7 @@ void drop_unused(Rules& rules, const JobSpec& spec, Pattern pattern) {
   });
 }
 
+/// Removes blocks from the longest repetition of equal blocks; keeps those that strategies, stages or recompute name.
 Reduction drop_blocks(const JobSpec& spec) {
   const auto [block, count] = longest_repetition(spec);
   if (count <= 2) return {};
