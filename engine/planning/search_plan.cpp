@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,7 +23,7 @@
 namespace trainctl {
 namespace {
 
-/// Ranks that share sequences must make the step faster by more than this.
+/// A plan of a later search, which shares sequences, offloads or has fewer choices, must be faster by more than this.
 constexpr double kSimpler = 0.005;
 /// Offloading is tried for this many plans that do not fit and that take less than this part of the time of the best
 /// plan that does. Their memory differs by this factor.
@@ -32,6 +33,8 @@ constexpr double kMuchFaster = 0.97, kMuchSmaller = 1.05;
 /// choices found a plan that takes this many times as long as the best one, or if its smallest plan needs this many
 /// times the memory.
 constexpr double kMayBeBest = 1.05, kMayFit = 1.05;
+
+constexpr double kNoTime = std::numeric_limits<double>::infinity();
 
 /// The result of one search.
 struct Searched {
@@ -99,6 +102,7 @@ class PlanSearch {
     if (!best_ || ways.size() == 1) return;
     Searched both = std::move(*best_);
     best_.reset();
+    least_ = kNoTime;
     for (size_t w = 0; w + 1 < ways.size(); ++w) search_offloading(given, ways[w]);
     if (!best_ || both.seconds() < best_->seconds() * (1 - kSimpler)) best_ = std::move(both);
   }
@@ -184,15 +188,17 @@ class PlanSearch {
     Trials trials(job_);
     std::optional<FoundPlan> found = find(spec, trials, differs);
     const bool is_short = !found || keep_too_large(spec, *found);
+    double least = found ? found->best().trial.seconds : kNoTime;
     if (is_short && may_be_best(found)) {
       for (const JobSpec& narrower : with_fewer_choices(spec)) {
         try {
-          add(find(narrower, trials, differs), found);
+          add(find(narrower, trials, differs), found, least);
         } catch (const NoLegalPlan&) {  // the search with all choices has another plan
         }
       }
     }
-    if (!found || (best_ && found->best().trial.seconds >= best_->seconds() * (1 - kSimpler))) return is_short;
+    least_ = std::min(least_, least);
+    if (!found || (best_ && best_->seconds() <= least_ * (1 + kSimpler))) return is_short;
     best_ = Searched{std::move(*found), {}, {}};
     best_->spec = with_choice(spec, best_->found.best().choice);
     best_->known = trials.take(best_->spec);
@@ -246,14 +252,15 @@ class PlanSearch {
     return !best_ || found->best().trial.seconds <= kMayBeBest * best_->seconds();
   }
 
-  /// Adds the result of a search with fewer choices.
-  static void add(std::optional<FoundPlan> other, std::optional<FoundPlan>& found) {
+  /// Adds the result of a search with fewer choices. `least`: seconds of the fastest of all results.
+  static void add(std::optional<FoundPlan> other, std::optional<FoundPlan>& found, double& least) {
     if (!other) return;
+    least = std::min(least, other->best().trial.seconds);
     if (!found) {
       found = std::move(other);
       return;
     }
-    if (other->best().trial.seconds < found->best().trial.seconds * (1 - kSimpler)) std::swap(*other, *found);
+    if (found->best().trial.seconds > least * (1 + kSimpler)) std::swap(*other, *found);
     add_plans(std::move(*other), *found);
   }
 
@@ -261,6 +268,7 @@ class PlanSearch {
   const int64_t memory_;
   const FindPlan& find_;
   std::optional<Searched> best_;
+  double least_ = kNoTime;  ///< seconds of the fastest plan of all searches, which may be less simple than best_
   std::optional<NoPlanFits> smallest_;
   std::string smallest_plan_;
   std::vector<TooLarge> too_large_;

@@ -4,6 +4,7 @@
   long_context.py TRAINCTL TOKENS …     for example 65536 131072 262144
   --steps N      steps of each run (default: 3); the first, which also starts libraries, does not count
   --keep         keeps the outputs of attention instead of computing whole blocks again
+  --profile      also prints the parts of the last step
   --set WORD     an override for all runs, for example parallel.context_method=gather; --ranks N: GPUs (default: 2)
   --limit S      seconds for each run; what it has printed by then counts
   --tiny         one small layer on CPUs, to try the program
@@ -114,9 +115,10 @@ def measure(a, tokens):
         plan = json.loads(planned.stdout)
         for note in plan["notes"]:
             say(f"  {note}")
+        profile = ["--profile", f"--profile-steps={a.steps}"] if a.profile else []
         in_use, began = InUse(), time.monotonic()
         try:
-            run = subprocess.Popen([a.trainctl, "run", *words, f"launch.log_dir={folder}/logs"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            run = subprocess.Popen([a.trainctl, "run", *words, f"launch.log_dir={folder}/logs", *profile], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             printed = []
             reader = threading.Thread(target=lambda: printed.extend(run.stdout))
             reader.start()
@@ -124,8 +126,8 @@ def measure(a, tokens):
             reader.join(5)
         finally:
             gpu, host = in_use.stop()
-        if run.returncode != 0:
-            say("".join(printed)[-3000:])
+        if run.returncode != 0 or a.profile:
+            say("".join(printed)[-6000:])
         say(f"  the run: exit {run.returncode}, {time.monotonic() - began:.1f} s, of which {sum(s for s, _ in steps):.1f} s are steps")
         for file in sorted(folder.glob("logs/1/rank.*/stderr")):
             if lines := file.read_text(errors="replace").strip():
@@ -155,6 +157,7 @@ def main():
     parser.add_argument("--limit", type=float, default=600)
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--tiny", action="store_true")
     a = parser.parse_args()
     a.trainctl = os.path.abspath(a.trainctl)

@@ -250,6 +250,8 @@ const std::vector<std::array<const char*, 3>> kKnownFimTokens = {
     {"\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>"},
 };
 
+/// The tokens for fill-in-the-middle: those of the job, or the first known ones that the tokenizer has; and how many
+/// tokens it adds before and after a text.
 FimTokens fim_tokens_of(const DatasetSpec& spec) {
   const auto tokenizer = of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); });
   std::vector<std::array<std::string, 3>> candidates;

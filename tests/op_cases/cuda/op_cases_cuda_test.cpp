@@ -167,7 +167,7 @@ TEST_CASE("kernels that take f16 have the CPU's results in f16, and add to them 
   for (const OpCase& row : op_cases()) {
     if (!takes_f16(row) || rows[row.op]++ % every_nth() != 0) continue;
     progress.at(row);
-    check_forward(row, run);
+    if (row.has_kinks) check_forward(row, run);
     check_as_on(cpu_device(), row, run);
     check_accumulate(row, run);
   }

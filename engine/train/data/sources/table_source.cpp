@@ -196,6 +196,7 @@ class TableSet final : public Source {
                     "the files of a set need columns of the same types");
   }
 
+  /// Determines how the columns of a field become numbers, and its shape, from the first row.
   void define(TableColumns& field, const std::vector<TableValue>& first) {
     const std::string at = "dataset.fields." + field.spec.name;
     SourceField to{field.spec.name, Encoding::array, field.spec.integers ? ElementType::i32 : ElementType::f32, {}};
