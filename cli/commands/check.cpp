@@ -57,7 +57,6 @@ int check_network(JobSpec spec) {
   print_warnings(std::move(about_trackers));
   const auto watch = watch_files(spec.launch.timeout_seconds);
   const PlannedJob planned = plan_job(std::move(spec));
-  if (planned.spec.launch.device == Device::cpu) require_precision(planned.spec);
   require_intact_files(planned);
   require_sound_samples(planned, ReadSamples::all);
   require_start_weights(planned);

@@ -83,6 +83,8 @@ CountedBucket::CountedBucket(const Plan& plan, const BucketPlan& bucket) : plan_
   }
 }
 
+/// Calls each(CountedPart) for the parts of the bucket that one rank counts in the gradient norm. `index_of(axes)`: the
+/// index of the rank along these axes.
 template <class IndexOf, class Each>
 void CountedBucket::each_part(int stage, IndexOf index_of, Each each) const {
   const Mesh& mesh = plan_.mesh;

@@ -13,6 +13,7 @@
 #include "engine/compile/verify/verify.h"
 #include "engine/graph/counted_rows.h"
 #include "engine/machine/host_bus.h"
+#include "engine/plan/token_exchange.h"
 
 namespace trainctl {
 namespace {
@@ -328,6 +329,7 @@ class Simulator {
     return most;
   }
 
+  /// The predicted time of one instruction.
   Seconds price(At at) {
     const Instruction& now = code(at);
     const Program& program = classes_.programs[at.of_class];
@@ -340,8 +342,10 @@ class Simulator {
                                            !shares_launch(program, i)),
                         seconds_of_bus(now, machine_));
       }
-      case Opcode::collective:
-        return collective_time(machine_, now.collective, bytes, spread(at));
+      case Opcode::collective: {
+        const bool waits = machine_.kind == DeviceKind::cuda && now.attrs.flag(kHostReads);
+        return collective_time(machine_, now.collective, bytes, spread(at)) + Seconds{waits ? kSecondsOfHost : 0.0};
+      }
       case Opcode::load: {
         double bytes_loaded = 0;
         for (const Operand& operand : now.outputs) bytes_loaded += static_cast<double>(operand.bytes());
@@ -361,6 +365,8 @@ class Simulator {
     return {};
   }
 
+  /// The relative error of the model that predicts the time of the instruction, and the key of that model: errors of
+  /// one model are correlated.
   Uncertainty uncertainty(At at) {
     const Instruction& now = code(at);
     switch (now.opcode) {

@@ -67,6 +67,8 @@ class BackwardPass {
     named_.resize(num_tensors_, 0);
   }
 
+  /// Adds the backward nodes of a forward node, if the loss depends on its outputs and one of its inputs needs a
+  /// gradient.
   void visit(NodeId id) {
     const Node node = graph_.nodes[id];
     const OpDef& op = get_op(node.op);

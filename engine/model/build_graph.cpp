@@ -268,6 +268,7 @@ class Model {
     return spec_.loss->inputs.empty() ? std::vector<std::string>{prediction} : spec_.loss->inputs;
   }
 
+  /// Adds the losses with the outputs that they read, and reports layers that do not exist.
   void add_loss() {
     std::string name = spec_.loss->input;
     if (name.empty() && !spec_.network.empty()) name = spec_.network.back().name;

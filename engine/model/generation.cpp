@@ -78,6 +78,7 @@ class CachedNetwork {
 
   const Shape& shape_of(TensorId tensor) const { return graph_.tensors[static_cast<size_t>(tensor)].shape; }
 
+  /// Replaces attention by cached_attention, which reads and extends caches of keys and values.
   void replace_attention(Node& node) {
     const bool has_sinks = node.attrs.flag(kSinks);
     const TensorId sinks = node.inputs.back();

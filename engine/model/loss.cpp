@@ -199,6 +199,7 @@ struct OpenLoss {
   bool is_composed() const { return scored != prediction; }
 };
 
+/// A loss up to its op: the layers that it adds before the op, its label, and the number of terms of its mean.
 OpenLoss open_loss(const LossContext& c, const LossSpec& spec, const std::vector<TensorId>& outputs) {
   const LossDef& type = loss_def(spec.type);
   TensorId prediction = outputs.at(0), scored_label = -1;

@@ -260,7 +260,7 @@ std::string config_for_export(const JobSpec& job, std::string_view map, const st
         fmt::format("a config.json for the map '{}' is copied from the folder that the weights came from, but "
                     "the job has no weights.from",
                     map),
-        "export one file with -o model.safetensors, and write config.json beside it");
+        "export one file with -o model.safetensors, and write config.json next to it");
   const Json fields = fields_of(map, layers);
   for (const auto& [name, value] : fields.items())
     if (config.contains(name) || !value.is_null()) config[name] = value;

@@ -17,8 +17,7 @@ GradBuilder::GradBuilder(Graph& graph, NodeId node, std::vector<TensorId> out_gr
       in_grads_(node_.inputs.size(), -1) {
   check(out_grads_.size() == node_.outputs.size(), "each output must have a gradient or -1");
   check(in_grad_names_.size() == node_.inputs.size(),
-        "each input's gradient has a name or "
-        "");
+        "each input must have a name for its gradient, which may be empty");
   for (size_t i = 0; i < node_.inputs.size(); ++i) rules_.emplace(node_.inputs[i], node_.rule.inputs[i]);
   for (size_t i = 0; i < node_.outputs.size(); ++i) {
     rules_.emplace(node_.outputs[i], node_.rule.outputs[i]);

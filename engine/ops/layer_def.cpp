@@ -60,7 +60,7 @@ std::vector<TensorId> LayerContext::with_affine(std::vector<TensorId> tensors, c
   if (!attrs.flag("affine")) {
     for (const char* field : {"init", "bias_init"})
       if (!nested_attrs(attrs, field).empty())
-        throw ShapeError("there is nothing to initialise: affine is false", field);
+        throw ShapeError("there is nothing to initialize: affine is false", field);
     return tensors;
   }
   tensors.push_back(vector("weight", "init", features, constant_init(1 - attrs.number("offset", 0))));

@@ -6,14 +6,15 @@
 
 namespace trainctl {
 
-/// For kernels of updates, whose gradients are those of the loss times the scale if the attr `unscale` is set.
+/// For kernels of updates. With the attr `unscale` their gradients are those of the scaled loss: the true gradients
+/// times StepScalars::loss_scale.
 struct GradientScale {
-  const StepScalars* scalars = nullptr;  ///< null: gradients are those of the loss
+  const StepScalars* scalars = nullptr;  ///< null: the gradients are not scaled
 
   static GradientScale of(const KernelCall& call) { return {call.attrs.flag("unscale") ? call.scalars : nullptr}; }
-  /// Multiplies a gradient, or its norm.
+  /// The factor that turns a gradient of the scaled loss, or its norm, into that of the loss.
   TRAINCTL_HOST_DEVICE float inverse() const { return scalars == nullptr ? 1.0f : 1.0f / scalars->loss_scale; }
-  /// A bound of gradients as a bound of scaled ones.
+  /// Converts a bound on gradients of the loss into a bound on gradients of the scaled loss.
   TRAINCTL_HOST_DEVICE float scaled(float bound) const {
     return scalars == nullptr ? bound : bound * scalars->loss_scale;
   }

@@ -9,32 +9,34 @@
 namespace trainctl {
 namespace {
 
+/// `of`: "the image".
+void expect_little_padding(const Window& window, size_t d, const std::string& of) {
+  const int64_t padding = std::max(window.before[d], window.after[d]);
+  if (2 * padding <= window.reach(d)) return;
+  throw ShapeError(fmt::format("padding of {} is more than half of a kernel of {}, so a window could lie outside {}",
+                               padding, window.reach(d), of),
+                   "padding");
+}
 void expect_little_padding(const Window& window) {
-  for (size_t d = 0; d < 2; ++d) {
-    const int64_t padding = std::max(window.before[d], window.after[d]);
-    if (2 * padding <= window.reach(d)) continue;
-    throw ShapeError(
-        fmt::format("padding of {} is more than half of a kernel of {}, so a window could lie outside the image",
-                    padding, window.reach(d)),
-        "padding");
-  }
+  for (size_t d = 0; d < 2; ++d) expect_little_padding(window, d, "the image");
 }
 
-/// With dilation, all pixels of a window may be in the padding, on both sides of a small image.
-void expect_pixels_inside(const Window& window, const Images& images) {
-  for (size_t d = 0; d < 2; ++d) {
-    if (window.dilation[d] == 1) continue;
-    const int64_t size = images.size[d];
-    for (int64_t at = 0; at < window.count(d, size); ++at) {
-      int64_t pixel = at * window.stride[d] - window.before[d];
-      for (int64_t k = 1; k < window.kernel[d] && pixel < 0; ++k) pixel += window.dilation[d];
-      if (pixel >= 0 && pixel < size) continue;
-      throw ShapeError(fmt::format("all pixels of a window are in the padding, because a side of the image has only "
-                                   "{} pixels; lower dilation or padding",
-                                   size),
-                       "dilation");
-    }
+/// With dilation, all elements of a window may be in the padding, on both sides of a short dim. `of`: "a side of the
+/// image"; `elements`: "pixels".
+void expect_elements_inside(const Window& window, size_t d, int64_t size, const std::string& of, const char* elements) {
+  if (window.dilation[d] == 1) return;
+  for (int64_t at = 0; at < window.count(d, size); ++at) {
+    int64_t element = at * window.stride[d] - window.before[d];
+    for (int64_t k = 1; k < window.kernel[d] && element < 0; ++k) element += window.dilation[d];
+    if (element >= 0 && element < size) continue;
+    throw ShapeError(fmt::format("all {} of a window are in the padding, because {} has only {} {}; lower dilation or "
+                                 "padding",
+                                 elements, of, size, elements),
+                     "dilation");
   }
+}
+void expect_pixels_inside(const Window& window, const Images& images) {
+  for (size_t d = 0; d < 2; ++d) expect_elements_inside(window, d, images.size[d], "a side of the image", "pixels");
 }
 
 }  // namespace
@@ -66,6 +68,19 @@ Attrs pool_attrs(const LayerContext& layer) {
   expect_window_fits(window, Images::of(layer.shape(), false));
   expect_pixels_inside(window, Images::of(layer.shape(), false));
   return attrs;
+}
+
+void expect_window_of_pool(const Window& window, size_t d, const std::string& name, int64_t size) {
+  expect_little_padding(window, d, "the " + name);
+  if (window.count(d, size) < 1) {
+    const int64_t padded = size + window.before[d] + window.after[d];
+    throw ShapeError(fmt::format("a kernel of {}{} does not fit into a {} of {}{}; use a smaller kernel, or padding",
+                                 window.kernel[d],
+                                 window.dilation[d] > 1 ? fmt::format(", {} with its dilation,", window.reach(d)) : "",
+                                 name, size, padded == size ? "" : fmt::format(", {} with its padding", padded)),
+                     "kernel");
+  }
+  expect_elements_inside(window, d, size, "the " + name, "elements");
 }
 
 std::vector<TensorInfo> infer_pool(std::string_view op, Infos in, const Attrs& attrs) {

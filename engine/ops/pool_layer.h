@@ -11,6 +11,9 @@ std::vector<Field> pool_fields(std::vector<Field> own = {});
 /// The attrs of the op. Throws a ShapeError if the window does not fit.
 Attrs pool_attrs(const LayerContext& layer);
 
+/// The same for dim d of a window along a dim of this name and size, of an input that is not images.
+void expect_window_of_pool(const Window& window, size_t d, const std::string& name, int64_t size);
+
 std::vector<TensorInfo> infer_pool(std::string_view op, Infos in, const Attrs& attrs);
 /// dx has x's shape; dy must have a pixel for each window.
 std::vector<TensorInfo> infer_pool_grad(std::string_view op, const TensorInfo& dy, const TensorInfo& x,

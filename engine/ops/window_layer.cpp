@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace trainctl {
 namespace {
 
@@ -78,6 +80,23 @@ void expect_images(const LayerContext& layer) {
 void expect_window_fits(const Window& window, const Images& images) {
   if (!fits(window, images))
     throw ShapeError(does_not_fit(window, images) + "; use a smaller kernel, or padding", "kernel");
+}
+
+void expect_row_window_fits(const Window& window, int64_t length) {
+  if (window.count(1, length) > 0) return;
+  const int64_t padded = length + window.before[1] + window.after[1];
+  throw ShapeError(
+      fmt::format("a kernel of {}{} does not fit into rows of {}{}; use a smaller kernel, or padding", window.kernel[1],
+                  window.dilation[1] > 1 ? fmt::format(", {} with its dilation,", window.reach(1)) : "", length,
+                  padded == length ? "" : fmt::format(", {} with their padding", padded)),
+      "kernel");
+}
+
+void expect_output_padding(int64_t output_padding, int64_t stride, int64_t dilation) {
+  if (output_padding < std::max(stride, dilation)) return;
+  throw ShapeError(fmt::format("output_padding {} must be smaller than the stride, {}, or the dilation, {}",
+                               output_padding, stride, dilation),
+                   "output_padding");
 }
 
 Images expect_images(std::string_view op, const TensorInfo& input, const Attrs& attrs) {

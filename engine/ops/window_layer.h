@@ -21,6 +21,15 @@ void expect_images(const LayerContext& layer);
 /// Throws a ShapeError of the field kernel if the window does not fit into the padded image.
 void expect_window_fits(const Window& window, const Images& images);
 
+/// The same for rows of this length: dim 1 of the window moves along them.
+void expect_row_window_fits(const Window& window, int64_t length);
+
+/// Throws a ShapeError of the field output_padding unless it is smaller than the stride or the dilation, as in PyTorch.
+void expect_output_padding(int64_t output_padding, int64_t stride, int64_t dilation);
+/// The op conv_transpose2d supports an output_padding that is smaller than the stride. A larger one is that of an input
+/// with this many zeros at its end, which add nothing to the output but its size.
+inline int64_t zeros_of_output_padding(int64_t output_padding, int64_t stride) { return output_padding / stride; }
+
 /// `input` is images.
 Images expect_images(std::string_view op, const TensorInfo& input, const Attrs& attrs);
 /// The output of a window with `channels` channels.

@@ -125,6 +125,7 @@ void cut_the_batch(const Graph& graph, const std::vector<LayerFacts>& facts, Pla
   }
 }
 
+/// Decides which axes cut each factor of each layer, by the mode of the plan.
 void choose_axes(const Graph& graph, const std::vector<LayerFacts>& facts,
                  const std::vector<std::optional<LayerStrategy>>& strategies, const JobSpec& spec,
                  const CostModel& cost, PlanMemo& memo, Plan& plan) {
@@ -313,6 +314,8 @@ JobSpec with_expert_strategies(const Graph& graph, const std::vector<LayerFacts>
   return expanded;
 }
 
+/// Makes the plan in the order of its decisions: stages, strategies, layers, redistribution, recompute, variables.
+/// Throws SpecError.
 Plan plan_with(const Graph& graph, const JobSpec& job, const CostModel& cost, PlanMemo& memo) {
   Plan plan = plan_header(job, cost);
   plan.numerics = numerics_of(graph, job);

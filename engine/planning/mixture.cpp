@@ -128,6 +128,8 @@ void Mixture::seek(int64_t step) {
   }
 }
 
+/// Determines how many samples of each source the next step draws. Each source has a credit that grows by its share;
+/// what is drawn is subtracted, so that the counts follow the shares over the steps.
 void Mixture::advance() {
   const int64_t step = at_.step;
   if (step < units_from_ || step >= units_to_) {

@@ -17,7 +17,9 @@ namespace {
 
 /// All that a graph depends on and that a search changes.
 std::string key_of(const JobSpec& spec) {
-  std::string key = fmt::format("{} {}", spec.dataset.batch, spec.parallel.micro_batches);
+  const ParallelSpec& parallel = spec.parallel;
+  std::string key = fmt::format("{} {} {} {}", spec.dataset.batch, parallel.micro_batches, parallel.context,
+                                static_cast<int>(parallel.context_method));
   for (const LayerSpec& layer : spec.network) key.append(" ").append(layer.name);
   return key;
 }
@@ -27,6 +29,9 @@ std::string key_but_buckets(const ParallelSpec& parallel, TriedRanks ranks) {
   std::string key = fmt::format("{} {} {} {} {} {}", static_cast<int>(ranks), parallel.stages, parallel.chunks,
                                 static_cast<int>(parallel.schedule), parallel.optimizer_shard.level,
                                 parallel.optimizer_shard.within_host);
+  key += fmt::format(" {} {} {}", parallel.data, parallel.tensor, static_cast<int>(parallel.offload.optimizer));
+  for (const OffloadRule& rule : parallel.offload.activations) key.append(" ").append(rule.pattern);
+  key += ";";
   for (const StageRule& rule : parallel.stage_config) key += fmt::format(" {}:{}", rule.pattern, rule.stage);
   for (const RecomputeRule& rule : parallel.recompute) key.append(" ").append(rule.pattern);
   for (const StrategySpec& strategy : parallel.strategies) {
@@ -60,18 +65,20 @@ Trial Trials::run(JobSpec spec, TriedRanks ranks) {
   known.memo.explains = ranks == TriedRanks::all;  // the chosen plan
   Trial trial;
   try {
+    const int64_t given = fixed.spec.parallel.bucket_bytes;
+    std::vector<OtherBuckets>& others = known.others[key_but_buckets(fixed.spec.parallel, ranks)];
+    const auto known_trial =
+        std::find_if(others.begin(), others.end(), [&](const OtherBuckets& other) { return other.given == given; });
+    if (known_trial != others.end()) return known_trial->trial;
     if (!known.graph) known.graph = build_graph(fixed.spec, fixed.data.shapes);
     fixed.graph = std::move(*known.graph);
     plan_graph(fixed, known.memo);
-    std::vector<OtherBuckets>& others = known.others[key_but_buckets(fixed.spec.parallel, ranks)];
     const auto same = std::find_if(others.begin(), others.end(), [&](const OtherBuckets& other) {
       return has_same_buckets(fixed.graph, fixed.plan, other.bucket_bytes);
     });
     trial = same != others.end() ? same->trial : simulated(fixed, ranks);
-    if (same == others.end()) {
-      others.push_back({fixed.plan.bucket_bytes, trial});
-      others.back().trial.compiled = nullptr;  // large
-    }
+    others.push_back({given, fixed.plan.bucket_bytes, trial});
+    others.back().trial.compiled = nullptr;  // large
   } catch (const SpecError& error) {
     trial.fault = error.diagnostics().front().message;
   }
@@ -79,8 +86,15 @@ Trial Trials::run(JobSpec spec, TriedRanks ranks) {
   return trial;
 }
 
+const Graph* Trials::graph_of(const JobSpec& spec) const {
+  const auto known = graphs_.find(key_of(spec));
+  return known == graphs_.end() || !known->second.graph ? nullptr : &*known->second.graph;
+}
+
 Trials::KnownGraph Trials::take(const JobSpec& spec) {
-  KnownGraph known = std::move(graphs_[key_of(spec)]);
+  auto taken = graphs_.extract(key_of(spec));
+  if (taken.empty()) return {};
+  KnownGraph known = std::move(taken.mapped());
   known.memo.explains = true;
   return known;
 }

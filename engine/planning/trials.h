@@ -18,9 +18,10 @@ class Trials {
 
   Trial run(JobSpec spec, TriedRanks ranks);
 
-  /// A plan with another size of the largest bucket.
+  /// A plan that was tried, by the size of its largest bucket.
   struct OtherBuckets {
-    int64_t bucket_bytes = 0;
+    int64_t given = 0;         ///< parallel.bucket_bytes
+    int64_t bucket_bytes = 0;  ///< Plan::bucket_bytes
     Trial trial;
   };
   /// Facts of a graph that was tried, for its next plan.
@@ -29,7 +30,9 @@ class Trials {
     PlanMemo memo;
     std::map<std::string, std::vector<OtherBuckets>> others;  ///< plans that were tried, by all settings but that size
   };
-  /// Hands over the facts of the graph of `spec`.
+  /// The graph of a job that was tried; null: it was not, or its graph was taken.
+  const Graph* graph_of(const JobSpec& spec) const;
+  /// Hands over the facts of the graph of `spec`. A later trial of such a job builds its graph again.
   KnownGraph take(const JobSpec& spec);
 
  private:

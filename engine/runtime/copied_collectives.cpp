@@ -17,9 +17,9 @@ int64_t pulled_bytes(const Program& program, const Instruction& instruction) {
   if (!makes_sums(instruction.collective)) return 0;
   const auto members = static_cast<int>(program.groups[static_cast<size_t>(instruction.group)].size());
   const Operand& all = instruction.inputs[0];
-  const int64_t elements = num_elements(all.shape);
-  const int64_t count =
-      instruction.collective == Collective::all_reduce ? Share(elements, 0, members).count : elements / members;
+  const int64_t count = instruction.collective == Collective::all_reduce
+                            ? Share(num_elements(all.shape), 0, members).count
+                            : pulled_at_once(program, instruction);
   return (members - 1) * align_pulled(count * byte_size(all.dtype));
 }
 
@@ -30,6 +30,15 @@ bool makes_sums(Collective kind) { return kind == Collective::all_reduce || kind
 int64_t align_pulled(int64_t bytes) {
   constexpr int64_t kAlignment = 256;
   return round_up(bytes, kAlignment);
+}
+
+int64_t pulled_at_once(const Program& program, const Instruction& reduce_scatter) {
+  const auto members = static_cast<int64_t>(program.groups[static_cast<size_t>(reduce_scatter.group)].size());
+  const Operand &in = reduce_scatter.inputs[0], &out = reduce_scatter.outputs[0];
+  const int64_t count = num_elements(in.shape) / members, size = byte_size(in.dtype);
+  const bool apart = in.offset + in.bytes() <= out.offset || out.offset + out.bytes() <= in.offset;
+  if (!apart || (members - 1) * count * size <= kMostPulledBytes) return count;
+  return kMostPulledBytes / (members - 1) / align_pulled(1) * align_pulled(1) / size;
 }
 
 Share::Share(int64_t all, int i, int members) {

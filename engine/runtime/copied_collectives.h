@@ -14,6 +14,9 @@ inline constexpr int64_t kLeastCopiedBytes = int64_t{16} << 20;
 /// Largest group.
 inline constexpr int kMostCopyingRanks = 16;
 
+/// A reduce_scatter that pulls more than this pulls and sums in rounds.
+inline constexpr int64_t kMostPulledBytes = int64_t{256} << 20;
+
 bool makes_sums(Collective kind);
 /// Returns whether the collective's size, type and group allow copying.
 bool may_be_copied(const Program& program, const Instruction& instruction);
@@ -23,6 +26,11 @@ bool has_messages(const Program& program);
 
 /// Rounds up to the alignment of pulled data.
 int64_t align_pulled(int64_t bytes);
+
+/// Elements of this rank's block that a reduce_scatter pulls from each other member before it sums them: all of them,
+/// or those of one round. A result that shares memory with the operand is written when all members have read theirs, so
+/// there all are pulled first.
+int64_t pulled_at_once(const Program& program, const Instruction& reduce_scatter);
 
 /// Elements of an all_reduce that member i of `members` sums.
 struct Share {

@@ -108,15 +108,27 @@ class Executor {
   virtual bool is_copied(bool wait) = 0;
 
   // Records a step for a replay on another GPU, while the device continues. An executor of a CPU has no tape.
+  //
+  //   training card    open_tape │ begin_record, step, end_record, is_recorded │ tape_digests
+  //   replaying card                                                load_tape, step, tape_digests
 
-  /// Memory for one step, made once. Null: this device records no steps.
+  /// A tape for one step without memory. Null: this device records no steps.
   virtual std::unique_ptr<StepTape> make_tape() { return nullptr; }
+  /// Takes the memory of recordings; called once, before the first. Waits for all started steps.
+  virtual void open_tape(StepTape&) {}
   /// Records the step that is started next. The tape of an earlier step must be complete.
   virtual void begin_record(StepTape&) {}
   /// Also records the state after all started steps.
   virtual void end_record() {}
   /// Returns whether the tape is complete; with `wait` once it is. Throws the same errors as start_step.
   virtual bool is_recorded(bool) { return true; }
+  /// ExecutorOptions::replays: the next step starts from the state before the recorded one.
+  virtual void load_tape() {}
+  /// Digests (range_digest.h) of each StepTape::state, then of what each exchange gave: of the recorded step once it
+  /// is complete; with ExecutorOptions::replays of the last step, which is finished.
+  virtual std::vector<uint64_t> tape_digests() { return {}; }
+  /// Copies from memory of the tape to the host.
+  virtual void fetch(const std::byte* /*from*/, void* /*to*/, int64_t /*bytes*/) {}
 };
 
 /// Allocates the arena (or uses `arena` if given: shared memory of program.arena_bytes, 64-byte

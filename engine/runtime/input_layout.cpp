@@ -9,17 +9,20 @@
 namespace trainctl {
 namespace {
 
+/// Returns whether two loads take the same data.
 bool alike(const Instruction& a, const Instruction& b) {
   const Operand &x = a.outputs[0], &y = b.outputs[0];
   return a.op == b.op && a.micro_batch == b.micro_batch && x.shape == y.shape && x.global_offset == y.global_offset;
 }
 
+/// The number of samples that a load takes if the device keeps the tensor; 0 if it does not.
 int64_t rows_of(const Instruction& load, const std::vector<SampleTable>& kept) {
   const auto table = std::find_if(kept.begin(), kept.end(), [&](const SampleTable& t) { return t.tensor == load.op; });
   return table == kept.end() ? 0 : load.outputs[0].bytes() / table->sample_bytes;
 }
 
-/// `sample_elements(part)`: elements of one sample.
+/// Returns whether each load of `tensor` takes whole, consecutive samples. `sample_elements(part)`: elements of one
+/// sample.
 template <class F>
 bool loads_whole(const Program& program, const std::string& tensor, F sample_elements) {
   return std::all_of(program.instructions.begin(), program.instructions.end(), [&](const Instruction& load) {

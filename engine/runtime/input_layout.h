@@ -1,6 +1,9 @@
-// The layout of a step's data in host memory: one block that holds the data of all `load` instructions. A device
-// may keep a whole data set tensor; its loads then take sample numbers instead. Or it maps bytes; its loads then take
-// those.
+// The layout of a step's data in host memory: one block that holds the data of all `load` instructions. A load takes
+// one of three kinds of data:
+//
+//   values           in the type of the load's tensor
+//   sample numbers   if the device keeps the whole data set tensor (SampleTable)
+//   bytes            one per element, which the device converts to floats (ByteTable)
 #pragma once
 
 #include <cstddef>
@@ -29,17 +32,17 @@ struct InputLayout {
 
   int64_t bytes = 0;             ///< size of the block, a multiple of kAlignment; 0: nothing is loaded
   std::vector<int64_t> offsets;  ///< by instruction: offset of a load's data in the block; -1 for all others
-  std::vector<int64_t> rows;     ///< by instruction: count of sample numbers (int32) that replace data; 0: data
+  std::vector<int64_t> rows;     ///< by instruction: count of sample numbers (int32) that replace the data; 0: none do
   std::vector<bool> as_bytes;    ///< by instruction: one byte per element, which the device converts to the load's type
 };
 
-/// Loads of the same part of the same micro-batch (a recomputed layer's) share one place.
-/// `kept`: the tables that the device has. `mapped`: the tensors that it makes of bytes.
+/// Loads of the same part of the same micro-batch, such as those of a recomputed layer, share one place in the block.
+/// `kept`: the tensors that the device keeps whole. `mapped`: the tensors that it converts from bytes.
 InputLayout input_layout(const Program& program, const std::vector<SampleTable>& kept = {},
                          const std::vector<ByteTable>& mapped = {});
 
-/// True if every load of the table's tensor takes whole, consecutive samples, so that sample numbers can replace them,
-/// or bytes.
+/// True if every load of the table's tensor takes whole, consecutive samples, so that sample numbers or bytes can
+/// replace its data.
 bool loads_whole_samples(const Program& program, const SampleTable& table);
 bool loads_whole_samples(const Program& program, const ByteTable& table);
 

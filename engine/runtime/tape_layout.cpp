@@ -1,6 +1,9 @@
 // Gives each range of state and each exchange of a program its place on the tape.
 #include "engine/runtime/tape_layout.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "engine/base/round_up.h"
 #include "engine/runtime/stored_ranges.h"
 
@@ -23,12 +26,34 @@ bool is_compared(const Instruction& i) {
          (i.collective != Collective::broadcast && i.collective != Collective::all_to_all);
 }
 
+/// Ranges that are adjacent in the arena are adjacent on the tape, and move together.
+void place_state(StepTape& tape) {
+  std::vector<size_t> by_offset(tape.state.size());
+  std::iota(by_offset.begin(), by_offset.end(), size_t{0});
+  std::stable_sort(by_offset.begin(), by_offset.end(),
+                   [&](size_t a, size_t b) { return tape.state[a].offset < tape.state[b].offset; });
+  int64_t end = 0;
+  for (const size_t i : by_offset) {
+    StateCopy& copy = tape.state[i];
+    if (tape.moves.empty() || tape.moves.back().offset + tape.moves.back().bytes != copy.offset) {
+      end = round_up(end, kTapeAlignment);
+      tape.moves.push_back({copy.offset, end, 0});
+    }
+    copy.to = end;
+    end += copy.bytes;
+    tape.moves.back().bytes += copy.bytes;
+  }
+  tape.state_bytes = end;
+}
+
 }  // namespace
 
 StepTape lay_out_tape(const Program& program) {
   StepTape tape;
   for (const StoredRange& range : stored_ranges(program))
-    if (range.count > 0) tape.state.push_back({range.offset, append(tape.state_bytes, range.bytes()), range.bytes()});
+    if (range.count > 0) tape.state.push_back({range.offset, 0, range.bytes()});
+  if (program.loss_offset >= 0) tape.state.push_back({program.loss_offset, 0, int64_t{sizeof(float)}});
+  place_state(tape);
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     const bool is_exchange = instruction.opcode == Opcode::collective || instruction.opcode == Opcode::send ||
@@ -37,9 +62,8 @@ StepTape lay_out_tape(const Program& program) {
     StepTape::Exchange exchange{.instruction = static_cast<int>(i)};
     if (!instruction.inputs.empty() && is_compared(instruction)) exchange.given_bytes = instruction.inputs[0].bytes();
     if (!instruction.outputs.empty()) exchange.received_bytes = instruction.outputs[0].bytes();
-    exchange.given = append(tape.exchanged_bytes, exchange.given_bytes);
-    exchange.received = append(tape.exchanged_bytes, exchange.received_bytes);
-    exchange.given_again = append(tape.exchanged_bytes, exchange.given_bytes);
+    exchange.given = append(tape.given_bytes, exchange.given_bytes);
+    exchange.received = append(tape.received_bytes, exchange.received_bytes);
     tape.exchanges.push_back(exchange);
   }
   return tape;

@@ -58,6 +58,7 @@ double node_least(const Graph& graph, const Node& node, bool is_loss, const Best
 
 }  // namespace
 
+/// The work that any plan must do, at the best rates of the machine: a lower bound of the step.
 LeastWork least_work(const CutNetwork& network, const JobSpec& job, const Machine& machine) {
   const Graph& graph = network.graph;
   const StepCost in_step = step_cost(machine.steps);

@@ -7,6 +7,8 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "engine/search/no_plan_fits.h"
@@ -141,6 +143,8 @@ FoundPlan finish(PlanTrials& t) {
   return found;
 }
 
+/// The order in which plans are tried: well-known ones, the best by estimate, then neighbors of the best plan, and ways
+/// to save memory if none fits.
 FoundPlan search(PlanTrials& t) {
   t.weighed.weigh(0);
   if (t.memory > 0 && !t.weighed.any_fits()) t.weighed.weigh_short_of_memory(false);
@@ -182,6 +186,22 @@ FoundPlan find_plan(const JobSpec& job, const DataShapes& data, const CostModel&
     return find_exhaustively(job, data, cost, memory, try_plan);
   PlanTrials trials(job, data, cost, memory, try_plan);
   return search(trials);
+}
+
+void add_plans(FoundPlan other, FoundPlan& found) {
+  std::set<std::string> known;
+  for (const TriedPlan& plan : found.tried) known.insert(key_of(plan.choice));
+  for (TriedPlan& plan : other.tried)
+    if (known.insert(key_of(plan.choice)).second) found.tried.push_back(std::move(plan));
+  const auto place = [&](const TriedPlan& plan) {
+    const Trial& trial = plan.trial;
+    if (trial.fits(found.memory)) return std::pair{0, trial.seconds};
+    return trial.fault.empty() ? std::pair{1, static_cast<double>(trial.memory)} : std::pair{2, 0.0};
+  };
+  std::stable_sort(found.tried.begin() + 1, found.tried.end(),
+                   [&](const TriedPlan& a, const TriedPlan& b) { return place(a) < place(b); });
+  found.bound = std::min(found.bound, other.bound);
+  found.weighed += other.weighed;
 }
 
 }  // namespace trainctl

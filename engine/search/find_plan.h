@@ -72,4 +72,7 @@ struct FoundPlan {
 FoundPlan find_plan(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory,
                     const TryPlan& try_plan);
 
+/// Adds the plans that a search with fewer choices has tried for the same job. The best plan stays the best.
+void add_plans(FoundPlan other, FoundPlan& found);
+
 }  // namespace trainctl

@@ -164,6 +164,8 @@ class Elimination {
 
   Assignment best() const { return completed(fixed_values(), 0); }
 
+  /// Calls take() with the assignments in the order of increasing cost, as a best-first search over the enumerated
+  /// variables (in the order opposite to their elimination). `excess`: cost above the best completion.
   void in_order(const std::function<bool(const Assignment&)>& take) const {
     const size_t num_enumerated = eliminated_.size() - minimized_;
     std::priority_queue<PartialAssignment> open;

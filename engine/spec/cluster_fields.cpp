@@ -192,10 +192,9 @@ const Section& kubernetes_section() {
                           "job: an Indexed Job with a headless service; jobset: a JobSet; volcano: a Job of Volcano; "
                           "trainjob: a TrainJob of Kubeflow with its runtime.")
               .one_of({"job", "jobset", "volcano", "trainjob"}),
-          field<&K::queue>(
-              "queue",
-              "The queue that starts the job: of Volcano with `kind: volcano`, else the LocalQueue of Kueue; "
-              "none if omitted."),
+          field<&K::queue>("queue",
+                           "The queue that starts the job: a Volcano queue with `kind: volcano`, otherwise a "
+                           "LocalQueue of Kueue; none if omitted."),
           field<&K::image>("image", "The container image; it must contain trainctl."),
           field<&K::name_space>("namespace", "The namespace; that of the current context if omitted."),
           field<&K::service_account>("service_account", "The service account of the pods."),

@@ -128,8 +128,8 @@ const Section& dataset_section() {
               .for_type({"text", "chat"}),
           field<&D::label_field>("label_field",
                                  "The field of each JSON line that has the class of the text, a whole number. A sample "
-                                 "is then a text with a class, and its field `mask` has 1 for tokens and 0 behind "
-                                 "them, for attention.")
+                                 "is then a text with a class, and its field `mask` has 1 for tokens and 0 for the "
+                                 "padding after them, for attention.")
               .for_type({"text"}),
           field<&D::train_on>("train_on", "Tokens whose loss counts: all, or those that the assistant writes.")
               .one_of({"all", "assistant"})

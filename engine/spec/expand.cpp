@@ -131,7 +131,7 @@ void Expander::check_syntax(const YamlNode& node, const std::string& path) {
 std::optional<Constant> Expander::constant(const YamlNode& node, const Names& names, const std::string& path,
                                            const YamlNode* siblings) {
   if (!node.is_scalar()) {
-    problems_.add(node.pos, path, "must be a number, a text, true or false, not " + describe(node));
+    problems_.add(node.pos, path, "must be a number, text, true or false, not " + describe(node));
     return {};
   }
   if (!has_dollar(node.text)) return node.quoted ? Constant(node.text) : constant_of(node.text);

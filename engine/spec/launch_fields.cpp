@@ -15,8 +15,8 @@ const Section& elastic_section() {
           field<&ElasticSpec::min_ranks>("min_ranks", "The run ends if fewer ranks remain.").at_least(1),
           field<&ElasticSpec::straggler>(
               "straggler",
-              "A host whose ranks persistently need this many times as long for their work as those of the fastest "
-              "host gets less work, or is left out if the run is faster without it; default: 1.5; 0: never.")
+              "A host whose ranks persistently take this many times as long as those of the fastest host gets less "
+              "work, or is left out if the run is faster without it; default: 1.5; 0: never.")
               .at_least(0),
       }};
   return section;

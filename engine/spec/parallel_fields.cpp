@@ -151,7 +151,7 @@ const Section& parallel_section() {
                      "Cuts per dim for each input of a layer, weights included."),
           field<&P::expert>("expert",
                             "Number of ranks over which each moe layer distributes its experts; the other ranks of a "
-                            "stage share the batch. Short for strategies of the moe layers that have none.")
+                            "stage share the batch. A shorthand for strategies of the moe layers that have none.")
               .at_least(1)
               .at_most(kMaxRanks),
           field<&P::expert_method>(
@@ -162,7 +162,7 @@ const Section& parallel_section() {
               "estimated time."),
           make_field("recompute", FieldKind::patterns,
                      "Activation checkpointing: layers, by name or glob, that are computed again in the backward "
-                     "pass instead of storing their output."),
+                     "pass instead of storing their output. A name or glob after '!' excludes layers."),
           subsection<&P::optimizer_shard>("optimizer_shard", optimizer_shard_section(),
                                           "Shards optimizer state, gradients and weights over data-parallel ranks.")
               .shorthand("level"),

@@ -296,7 +296,7 @@ void read_arguments(const YamlNode& node, const std::string& path, Module& modul
                    "a name consists of letters, digits and '_', does not start with a digit, and is not and, or, not");
     else if (!entry.value.is_null() && !entry.value.is_scalar())
       problems.add(entry.value.pos, where,
-                   "a default must be a number, a text, true or false, not " + describe(entry.value));
+                   "a default must be a number, text, true or false, not " + describe(entry.value));
     else
       module.arguments.push_back({entry.key, entry.value});
   }

@@ -114,7 +114,7 @@ const Section& fp16_section() {
           field<&F::growth_factor>("growth_factor", "Factor by which it grows; 1: never.").at_least(1),
           field<&F::backoff_factor>("backoff_factor", "Factor by which it falls.").above(0).below(1),
           field<&F::min_scale>("min_scale",
-                               "The scale does not fall below. With train.on_nan: stop, a step whose gradients are not "
+                               "Lower bound of the scale. With train.on_nan: stop, a step whose gradients are not "
                                "finite at this scale ends the run.")
               .at_least(0),
       }};

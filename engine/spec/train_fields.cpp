@@ -54,8 +54,10 @@ const Section& spike_section() {
                            "The usual norm: the median or the mean of the norms of the last steps that were not "
                            "skipped.")
               .one_of({"median", "mean"}),
-          field<&S::window>("window", "How many steps those are.").at_least(1).at_most(1024),
-          field<&S::least>("least", "Steps whose norms are known before the first one is judged.").at_least(1),
+          field<&S::window>("window", "Number of steps over which the usual norm is computed.")
+              .at_least(1)
+              .at_most(1024),
+          field<&S::least>("least", "Number of norms that must be known before a step is judged.").at_least(1),
           field<&S::then>("then",
                           "skip: the step changes nothing; rollback: weights and optimizer states also return to the "
                           "last checkpoint by steps, and the steps since then have no effect.")

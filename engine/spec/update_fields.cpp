@@ -225,8 +225,10 @@ const Section& auxiliary_loss_section() {
       "auxiliary_losses", "A loss of another output or another label, which is added to the loss.",
       loss_fields("Same as for `loss`.") +
           std::vector<Field>{
-              field<&L::name>("name", "It is reported as loss.NAME, without its weight; its type if omitted."),
-              field<&L::label>("label", "The sample field that is its label."),
+              field<&L::name>(
+                  "name",
+                  "Name under which the loss is reported, without its weight, as loss.NAME; its type if omitted."),
+              field<&L::label>("label", "The sample field that contains its labels."),
           }};
   return section;
 }
@@ -255,7 +257,7 @@ Field average_field() {
   Field f =
       make_field("average", FieldKind::section,
                  "An average of the weights over the steps, which validations, evaluations and exports use. Takes "
-                 "4 bytes per parameter, sharded as the optimizer state is.");
+                 "4 bytes per parameter, sharded like the optimizer state.");
   f.section = &average_section();
   f.stands_for = "type";
   f.object = [](void* enclosing, bool make) -> void* {

@@ -1,4 +1,4 @@
-// Applies the rules between fields, in the order in which an error excuses the rules after it.
+// Applies the rules between fields. Their order matters: a rule that reports a field silences later rules about it.
 #include "engine/spec/validate.h"
 
 #include "engine/spec/rules/rules.h"

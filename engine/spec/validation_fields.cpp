@@ -15,7 +15,7 @@ const Section& generate_section() {
       {
           field<&G::prompts>("prompts",
                              "A file with a prompt per line, or *.jsonl with the field prompt or messages; relative to "
-                             "the job file. With dataset.type chat, a prompt is a message of a user.")
+                             "the job file. With dataset.type chat, a prompt is a user message.")
               .required(),
           field<&G::max_tokens>("max_tokens", "Maximum number of tokens to generate per prompt.")
               .at_least(1)

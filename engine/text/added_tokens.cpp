@@ -91,7 +91,7 @@ void AddedTokens::find(std::string_view text, bool normalized, std::vector<Part>
       while (stop < text.size() && is_space_at(text, stop)) stop += code_point(text, stop).bytes;
     if (begin < start) to.push_back({begin, start, -1});
     to.push_back({start, stop, token.id});
-    begin = stop;  // a token in white space that this one takes is found too, as in tokenizers
+    begin = stop;  // tokens inside white space that this one strips are still found, as in the package `tokenizers`
   }
   if (begin < text.size()) to.push_back({begin, text.size(), -1});
 }

@@ -31,7 +31,7 @@ std::vector<JsonPart> JsonPart::elements() const {
 }
 
 std::string JsonPart::text() const {
-  if (!value_->is_string()) fail("expected a text");
+  if (!value_->is_string()) fail("expected text");
   return value_->get<std::string>();
 }
 

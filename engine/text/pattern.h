@@ -15,7 +15,7 @@ namespace trainctl {
 /// {"String": "a"} or {"Regex": "a+"}.
 Regex read_pattern(const JsonPart& part);
 
-/// Tells where the matches go: the split behaviors of tokenizers.
+/// The split behaviors of the package `tokenizers`: where the text of a match goes.
 enum class SplitBehavior : uint8_t { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 SplitBehavior read_behavior(const JsonPart& part);
 

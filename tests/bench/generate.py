@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""generate.py TRAINCTL FOLDER [--batch 1 32] [--set FIELD=VALUE …]: the time of a batch of 128 new tokens behind prompts of 64, chosen greedily,
+"""generate.py TRAINCTL FOLDER [--batch 1 32] [--set FIELD=VALUE …]: the time in which a batch of 128 new tokens is generated greedily after prompts of 64 tokens,
 compared with transformers with a static cache, compiled (language_peers.py generate), in one run.
 
 FOLDER is that of language_peers.py folder. Without a tokenizer.json it gets one of bytes. trainctl's times are those between the ends of batches."""

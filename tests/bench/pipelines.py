@@ -1,4 +1,4 @@
-"""Pipelines on GPUs of one host: the step of each schedule beside the time that the schedule implies.
+"""Pipelines on GPUs of one host: the step time of each schedule next to the time that the schedule implies.
 
     python3 tests/bench/pipelines.py TRAINCTL [--stages 2] [--rounds 1] [--device cuda] [FIELD=VALUE ...]
 

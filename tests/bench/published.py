@@ -3,7 +3,7 @@
   published.py TRAINCTL [--only TEXT] [--json FILE]
 
 Needs no GPU: runs `trainctl plan` for a machine that comes with the program or lies in tests/bench/machines. Prints for each
-row the predicted and the published step, the error, and the error with one factor a source (the geometric mean of
+row the predicted and the published step, the error, and the error with one factor per source (the geometric mean of
 published over predicted), which stands for what a source's software reaches and ours does not know; then for each source
 that factor, the mean error with and without it, and Kendall's tau of the order.
 

@@ -2,16 +2,16 @@
 
   step_trace.py PREDICTED.json MEASURED.json [--by op|call] [--most N]
 
-PREDICTED is of `trainctl plan JOB --timeline`, MEASURED of `trainctl run JOB --profile` of the same job: both list the same
+PREDICTED was written by `trainctl plan JOB --timeline`, MEASURED by `trainctl run JOB --profile`, for the same job: both list the same
 instructions. Prints for each op (or each distinct call: op, operands and attributes) how often a step runs it, the
 predicted and measured time, the error and its share of the whole error; then the time in which the compute stream is
-busy, the gaps between its kernels, and what lies between two steps. Of the measured steps the median counts.
+busy, the gaps between its kernels, and what lies between two steps. Measured times are medians over the steps.
 """
 import argparse, collections, json, statistics, sys
 
 
 def steps_of(path):
-    """By step: instructions of rank 0's compute stream, in their order; and the length of each whole step."""
+    """Returns two dicts by step: the instructions of rank 0 as (stream, event), in order of time, and the (start, end) of the whole step."""
     events = json.load(open(path))["traceEvents"]
     streams = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
     first = min(e["pid"] for e in events)
@@ -29,7 +29,7 @@ def steps_of(path):
 
 
 def busy_and_gaps(step):
-    """The time of the instructions of the compute stream, and the time between them."""
+    """Returns the time in which instructions of the compute stream run, the time between them, and their number; times in microseconds."""
     spans = sorted((e["ts"], e["ts"] + e["dur"]) for stream, e in step if stream == "compute")
     busy = gaps = 0.0
     end = spans[0][0]

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// tests/jobs/small.yaml on two ranks: 8 steps an epoch.
+/// tests/jobs/small.yaml on two ranks: 8 steps per epoch.
 std::vector<std::string> resume_run_words(const std::vector<std::string>& more) {
   std::vector<std::string> words = {"run", "job.yaml", "launch.ranks=2", "parallel.mode=data_parallel",
                                     "optimizer={type: adam, learning_rate: 0.01}"};
@@ -326,7 +326,7 @@ TEST_CASE("configs/mnist_mlp.yaml continues after a failure, on its plan and on 
   REQUIRE(uninterrupted.exit_code == kExitDone);
   const std::vector<std::string> expected = loss_lines(uninterrupted.out, 3);
   REQUIRE(expected.size() >= 8 * 44);
-  setenv("TRAINCTL_TEST_FAULT", "5:100:exit9", 1);  // of 44 steps an epoch
+  setenv("TRAINCTL_TEST_FAULT", "5:100:exit9", 1);  // of 44 steps per epoch
   // On a busy machine a save during training may delay the next one by some steps.
   for (const Scratch* scratch : {&same, &other})
     CHECK(trainctl_command(scratch->path(), {"run", job, "train.checkpoint.async=false"}).exit_code == kExitRankFailed);

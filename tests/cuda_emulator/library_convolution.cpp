@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "engine/base/error.h"
-#include "engine/graph/bf16.h"
+#include "engine/graph/half.h"
 #include "engine/ops/cuda/cudnn_plans.h"
 #include "engine/ops/cuda/device_choices_cuda.h"
 #include "engine/ops/cuda/trial_cuda.h"
@@ -29,14 +29,18 @@ Count count;
 int runs = 0;
 
 float element(const void* data, DType dtype, int64_t i) {
-  return dtype == DType::f32 ? static_cast<const float*>(data)[i] : from_bf16(static_cast<const uint16_t*>(data)[i]);
+  if (dtype == DType::f32) return static_cast<const float*>(data)[i];
+  float value = 0;
+  halves_to_floats(dtype, static_cast<const uint16_t*>(data) + i, 1, &value);
+  return value;
 }
 
 void store(void* data, DType dtype, int64_t i, double value) {
+  const auto narrow = static_cast<float>(value);
   if (dtype == DType::f32)
-    static_cast<float*>(data)[i] = static_cast<float>(value);
+    static_cast<float*>(data)[i] = narrow;
   else
-    static_cast<uint16_t*>(data)[i] = to_bf16(static_cast<float>(value));
+    floats_to_halves(dtype, &narrow, 1, static_cast<uint16_t*>(data) + i);
   emulator::Allocation* written = emulator::global_memory().find(reinterpret_cast<uint64_t>(data));
   check(written != nullptr, "a convolution's result must be in device memory");
   const auto bytes = static_cast<uint64_t>(byte_size(dtype));
@@ -113,10 +117,10 @@ class LoopEngines : public CudnnEngines {
  public:
   explicit LoopEngines(const CudnnConvolution& convolution) : v_(convolution) {
     const emulator::LibraryRules& rules = emulator::library_rules();
-    const bool last = v_.x.strides[1] == 1 && v_.dtype == DType::bf16;
+    const bool last = v_.x.strides[1] == 1 && is_half(v_.dtype);
     const bool odd = last && (v_.x.dims[1] % rules.channel_unit != 0 || v_.y.dims[1] % rules.channel_unit != 0);
     const bool apart = rules.only_fused && v_.kind == CudnnConvolution::Kind::forward && !v_.bias;
-    const bool wide = !rules.wide_gradients && v_.dtype == DType::bf16 && v_.w_dtype == DType::f32;
+    const bool wide = !rules.wide_gradients && is_half(v_.dtype) && v_.w_dtype == DType::f32;
     if (!rules.convolutions || odd || apart || wide || v_.x.dims[0] > rules.most_images)
       fault_ = "the stand-in has no engine";
     else
@@ -131,7 +135,7 @@ class LoopEngines : public CudnnEngines {
   CudnnConvolution v_;
 };
 
-/// Tensors as in the signature: all bf16, but the logs.
+/// Tensors as in the signature: all bf16 or f16, but the logs.
 class LoopAttention : public CudnnPlan {
  public:
   explicit LoopAttention(CudnnAttention attention) : v_(std::move(attention)) {}
@@ -154,8 +158,8 @@ class LoopAttention : public CudnnPlan {
   int64_t heads_of_group() const { return v_.q.dims[1] / v_.k.dims[1]; }
   int64_t seen(int64_t row) const { return v_.causal ? row + 1 + (keys() - rows()) : keys(); }
 
-  static double get(const void* data, const CudnnTensor& t, int64_t b, int64_t h, int64_t row, int64_t i) {
-    return element(data, DType::bf16, at(t, b, h, row, i));
+  double get(const void* data, const CudnnTensor& t, int64_t b, int64_t h, int64_t row, int64_t i) const {
+    return element(data, v_.dtype, at(t, b, h, row, i));
   }
   double dot(const void* x, const CudnnTensor& tx, int64_t hx, int64_t row, const void* y, const CudnnTensor& ty,
              int64_t hy, int64_t other, int64_t b) const {
@@ -177,7 +181,7 @@ class LoopAttention : public CudnnPlan {
           for (size_t i = 0; i < out.size(); ++i)
             out[i] += weights[key] / sum * get(t[2], v_.v, b, g, static_cast<int64_t>(key), static_cast<int64_t>(i));
         for (size_t i = 0; i < out.size(); ++i)
-          store(const_cast<void*>(t[3]), DType::bf16, at(v_.out, b, h, row, static_cast<int64_t>(i)), out[i]);
+          store(const_cast<void*>(t[3]), v_.dtype, at(v_.out, b, h, row, static_cast<int64_t>(i)), out[i]);
         store(const_cast<void*>(t[4]), DType::f32, at(v_.logs, b, h, row, 0), std::log(sum));
       }
     }
@@ -212,7 +216,7 @@ class LoopAttention : public CudnnPlan {
   }
 
   void store_row(const void* to, const CudnnTensor& tensor, int64_t b, int64_t h, int64_t row, const double* v) const {
-    for (int64_t i = 0; i < features(); ++i) store(const_cast<void*>(to), DType::bf16, at(tensor, b, h, row, i), v[i]);
+    for (int64_t i = 0; i < features(); ++i) store(const_cast<void*>(to), v_.dtype, at(tensor, b, h, row, i), v[i]);
   }
 
   CudnnAttention v_;

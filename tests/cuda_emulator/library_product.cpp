@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "engine/base/error.h"
-#include "engine/graph/bf16.h"
 #include "engine/graph/e4m3.h"
 #include "engine/graph/e5m2.h"
+#include "engine/graph/half.h"
 #include "engine/ops/matmul/product_cuda.h"
 #include "engine/ops/quantise/quantised.h"
 #include "tools/cuda_emulator/global_memory.h"
@@ -26,7 +26,10 @@ struct LibraryProductCount {
 LibraryProductCount library_product_count;
 
 float library_product_element(const void* data, DType dtype, int64_t i) {
-  return dtype == DType::f32 ? static_cast<const float*>(data)[i] : from_bf16(static_cast<const uint16_t*>(data)[i]);
+  if (dtype == DType::f32) return static_cast<const float*>(data)[i];
+  float value = 0;
+  halves_to_floats(dtype, static_cast<const uint16_t*>(data) + i, 1, &value);
+  return value;
 }
 
 /// Element i of line l of a factor: of 8 bits, times its scale (ops/quantise/quantised.h).
@@ -42,10 +45,10 @@ float scaled(const Product& p, bool of_a, int64_t l, int64_t i) {
 }
 
 double term(const Product& p, int64_t z, int64_t i, int64_t j, int64_t k) {
-  if (p.is_fp8())
-    return double{scaled(p, true, i, k)} * double{scaled(p, false, j, k)};
+  if (p.is_fp8()) return double{scaled(p, true, i, k)} * double{scaled(p, false, j, k)};
   const int64_t a_row = p.a_row > 0 ? p.a_row : p.transpose_a ? p.m : p.k;
-  return static_cast<double>(library_product_element(p.a, p.operands, z * p.a_step + (p.transpose_a ? k * a_row + i : i * a_row + k))) *
+  return static_cast<double>(
+             library_product_element(p.a, p.operands, z * p.a_step + (p.transpose_a ? k * a_row + i : i * a_row + k))) *
          library_product_element(p.b, p.operands, z * p.b_step + (p.transpose_b ? j * p.k + k : k * p.n + j));
 }
 
@@ -60,10 +63,11 @@ void run(const Product& p) {
         if (p.descend != nullptr) sum *= -*p.descend;
         if (p.accumulate) sum += library_product_element(p.c, p.result, at);
         if (p.residual != nullptr) sum += library_product_element(p.residual, p.result, at);
+        const auto value = static_cast<float>(sum);
         if (p.result == DType::f32)
-          static_cast<float*>(p.c)[at] = static_cast<float>(sum);
+          static_cast<float*>(p.c)[at] = value;
         else
-          static_cast<uint16_t*>(p.c)[at] = to_bf16(static_cast<float>(sum));
+          floats_to_halves(p.result, &value, 1, static_cast<uint16_t*>(p.c) + at);
         emulator::Allocation* written = emulator::global_memory().find(reinterpret_cast<uint64_t>(p.c));
         check(written != nullptr, "a product's result must be in device memory");
         const auto bytes = static_cast<uint64_t>(byte_size(p.result));

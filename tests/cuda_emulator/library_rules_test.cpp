@@ -111,6 +111,15 @@ TEST_CASE("a weight gradient that cuDNN computes only in bf16 is converted to f3
   }
 }
 
+TEST_CASE("convolutions in f16 have the same results, whole and in slices") {
+  const CaseRun run{cuda_device(), DType::f16};
+  for (const LibraryRules& rules : {LibraryRules{}, LibraryRules{.most_images = 1}}) {
+    const With with(rules);
+    for (const OpCase& row : convolutions()) check_as_on(cpu_device(), row, run);
+  }
+  check_as_on(cpu_device(), larger_convolutions().back(), run);
+}
+
 TEST_CASE("slices are padded too, with the same results") {
   const With rules({.channel_unit = 8, .most_images = 1});
   check_convolutions(DType::bf16);
@@ -141,9 +150,10 @@ TEST_CASE("cuDNN reads and writes packed heads in place, of grouped queries too,
                    {"packing", std::string(packing)}},
                   {{b, t, kv_heads * group * d}, {b, kv_heads, group, t}}};
   };
-  const CaseRun run{cuda_device(), DType::bf16};
+  const CaseRun run{cuda_device(), DType::bf16}, in_f16{cuda_device(), DType::f16};
   for (const bool causal : {false, true}) {
     for (const char* packing : {"heads", "qkv"}) {
+      check_as_on(cpu_device(), row(2, 9, 3, 2, causal, packing), in_f16);
       check_as_on(cpu_device(), row(2, 9, 3, 2, causal, packing), run);
       check_as_on(cpu_device(), row(3, 5, 2, 2, causal, packing), run);
       check_as_on(cpu_device(), row(1, 7, 4, 3, causal, packing), run);

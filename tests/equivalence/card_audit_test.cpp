@@ -11,6 +11,7 @@
 
 #include "engine/planning/compile_job.h"
 #include "engine/planning/plan_job.h"
+#include "engine/runtime/range_digest.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/runtime/tape_layout.h"
 #include "engine/train/data/read_and_plan.h"
@@ -76,11 +77,11 @@ class TapedExchange final : public Communicator {
     const auto copy = [](void* to, const void* from, int64_t bytes) {
       if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
     };
-    std::byte* const memory = tape_->exchanged.get();
-    copy(memory + (replays_ ? e.given_again : e.given), in, e.given_bytes);
-    if (replays_) return copy(out, memory + e.received, e.received_bytes);
+    std::byte* const received = tape_->received.get() + e.received;
+    copy((replays_ ? tape_->given_again : tape_->given).get() + e.given, in, e.given_bytes);
+    if (replays_) return copy(out, received, e.received_bytes);
     call();
-    copy(memory + e.received, out, e.received_bytes);
+    copy(received, out, e.received_bytes);
   }
 
   Communicator& inner_;
@@ -108,7 +109,9 @@ class PlayedCard final : public Executor {
         exchange_(comm),
         replays_(options.replays),
         is_wrong_(is_wrong),
-        inner_(make_cpu_executor(program, exchange_, options, arena)) {}
+        inner_(make_cpu_executor(program, exchange_, options, arena)) {
+    if (replays_ != nullptr) replays_->given_again = memory_of(replays_->given_bytes);
+  }
 
   const InputLayout& inputs() const override { return inner_->inputs(); }
   void start_step(const std::byte* inputs, const StepScalars& scalars) override {
@@ -131,22 +134,43 @@ class PlayedCard final : public Executor {
   void begin_copy() override { inner_->begin_copy(); }
   bool is_copied(bool wait) override { return inner_->is_copied(wait); }
 
-  std::unique_ptr<StepTape> make_tape() override {
-    auto tape = std::make_unique<StepTape>(lay_out_tape(program_));
-    for (auto& [memory, bytes] : {std::pair(&tape->before, tape->state_bytes),
-                                  {&tape->after, tape->state_bytes},
-                                  {&tape->exchanged, tape->exchanged_bytes}})
-      *memory = std::shared_ptr<std::byte>(new std::byte[static_cast<size_t>(bytes) + 1](),
-                                           std::default_delete<std::byte[]>());
-    tape_ = tape.get();
-    return tape;
+  std::unique_ptr<StepTape> make_tape() override { return std::make_unique<StepTape>(lay_out_tape(program_)); }
+  void open_tape(StepTape& tape) override {
+    tape_ = &tape;
+    tape.before = memory_of(tape.state_bytes);
+    tape.after = memory_of(tape.state_bytes);
+    tape.given = memory_of(tape.given_bytes);
+    tape.received = memory_of(tape.received_bytes);
   }
   void begin_record(StepTape& tape) override { recording_ = &tape; }
   void end_record() override { copy_state(*tape_, tape_->after.get()); }
+  void load_tape() override {
+    for (const StateCopy& copy : replays_->moves)
+      inner_->write(copy.offset, replays_->before.get() + copy.to, copy.bytes);
+  }
+  std::vector<uint64_t> tape_digests() override {
+    const StepTape& tape = replays_ != nullptr ? *replays_ : *tape_;
+    const std::byte* const given = (replays_ != nullptr ? tape.given_again : tape.given).get();
+    std::vector<std::byte> state(static_cast<size_t>(tape.state_bytes));
+    if (replays_ != nullptr)
+      copy_state(tape, state.data());
+    else
+      std::memcpy(state.data(), tape.after.get(), state.size());
+    std::vector<uint64_t> digests;
+    for (const StateCopy& copy : tape.state) digests.push_back(range_digest(state.data() + copy.to, copy.bytes));
+    for (const StepTape::Exchange& e : tape.exchanges) digests.push_back(range_digest(given + e.given, e.given_bytes));
+    return digests;
+  }
+  void fetch(const std::byte* from, void* to, int64_t bytes) override {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+  }
 
  private:
+  static std::shared_ptr<std::byte> memory_of(int64_t bytes) {
+    return {new std::byte[static_cast<size_t>(bytes) + 1](), std::default_delete<std::byte[]>()};
+  }
   void copy_state(const StepTape& tape, std::byte* to) {
-    for (const StateCopy& copy : tape.state) inner_->read(copy.offset, to + copy.to, copy.bytes);
+    for (const StateCopy& copy : tape.moves) inner_->read(copy.offset, to + copy.to, copy.bytes);
   }
 
   const Program& program_;
@@ -217,7 +241,9 @@ TEST_CASE("steps that are recorded on a tape and replayed on another card have t
       {"launch.ranks=2", "parallel.mode=data_parallel", "parallel.micro_batches=2"},
       {"launch.ranks=2", "parallel.mode=data_parallel", "parallel.optimizer_shard={level: 1, min_kb: 0}"},
       {"launch.ranks=2", "parallel.mode=data_parallel", "parallel.optimizer_shard={level: 3, min_kb: 0}"},
+      {"launch.ranks=2", "parallel.mode=data_parallel", "parallel.optimizer_shard={level: 2, min_kb: 0}"},
       {"launch.ranks=2", "parallel.mode=semi_auto_parallel", "parallel.tensor=2"},
+      {"launch.ranks=2", "parallel.mode=semi_auto_parallel", "parallel.stages=2", "parallel.micro_batches=4"},
   };
   for (const Overrides& plan : plans) {
     CAPTURE(plan.back());

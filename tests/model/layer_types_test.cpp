@@ -134,7 +134,7 @@ TEST_CASE("a norm's scale and shift begin as its job says, else as ones and zero
     }
     const std::vector<std::string> errors = problems(norm(", affine: false, init: zeros"), data);
     REQUIRE(errors.size() == 1);
-    CHECK(errors[0].find("there is nothing to initialise: affine is false") != std::string::npos);
+    CHECK(errors[0].find("there is nothing to initialize: affine is false") != std::string::npos);
   }
 }
 

@@ -1,4 +1,4 @@
-"""Mutations of the text of a job, as slips of the hand, other jobs' values and broken files make them."""
+"""Mutations of the text of a job: typing errors, values from other jobs, and broken files."""
 
 import re
 

@@ -15,7 +15,7 @@ using namespace naive;
 
 inline double naive_sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-/// Scores of a row of logits.
+/// The scores of a row of logits: their sigmoids or their softmax.
 inline std::vector<double> naive_scores(const std::vector<double>& logits, bool sigmoid) {
   std::vector<double> s;
   const double top = *std::max_element(logits.begin(), logits.end());
@@ -33,7 +33,8 @@ inline std::vector<size_t> by_value(const std::vector<double>& values) {
   return order;
 }
 
-/// Tells whether each expert is in one of the best groups.
+/// Returns for each expert whether it is in one of the `top_groups` best groups. The value of a group is its highest
+/// score, or the sum of its two highest if scores are sigmoids.
 inline std::vector<bool> candidates(const std::vector<double>& s, const Attrs& attrs, bool sigmoid) {
   const auto groups = static_cast<size_t>(attrs.integer("groups", 1));
   const auto chosen = static_cast<size_t>(attrs.integer("top_groups", static_cast<int64_t>(groups)));
@@ -52,6 +53,7 @@ inline std::vector<bool> candidates(const std::vector<double>& s, const Attrs& a
   return allowed;
 }
 
+/// logits [.., n](, bias [n]) -> weights [.., top_k], ids [.., top_k]. The bias changes only which experts are chosen.
 inline Outputs route(const Inputs& in, const Attrs& attrs) {
   const int64_t n = in[0].shape.back(), k = attrs.integer("top_k");
   const bool sigmoid = attrs.text("score") == "sigmoid";
@@ -61,12 +63,12 @@ inline Outputs route(const Inputs& in, const Attrs& attrs) {
   for (int64_t r = 0; r < static_cast<int64_t>(in[0].values.size()) / n; ++r) {
     const auto row = in[0].values.begin() + r * n;
     const std::vector<double> s = naive_scores({row, row + n}, sigmoid);
-    std::vector<double> ranks = s;
-    for (size_t e = 0; in.size() > 1 && e < ranks.size(); ++e) ranks[e] += in[1].values[e];
-    const std::vector<bool> allowed = candidates(ranks, attrs, sigmoid);
+    std::vector<double> biased = s;
+    for (size_t e = 0; in.size() > 1 && e < biased.size(); ++e) biased[e] += in[1].values[e];
+    const std::vector<bool> allowed = candidates(biased, attrs, sigmoid);
     double total = 0;
     int64_t j = 0;
-    for (const size_t e : by_value(ranks)) {
+    for (const size_t e : by_value(biased)) {
       if (!allowed[e] || j == k) continue;
       total += out[0].values[r * k + j] = s[e];
       out[1].values[r * k + j++] = static_cast<double>(e);
@@ -89,8 +91,8 @@ inline double naive_clamped(double gate, double up) {
   return gate * naive_sigmoid(1.702 * gate) * (up + 1);
 }
 
-/// x [.., d], weights [.., k], ids [.., k], up [n, parts, h, d], down [n, d, h](, up_bias [n, parts, h], down_bias [n,
-/// d])
+/// x [.., d], weights [.., k], ids [.., k], up [n, parts, h, d], down [n, d, h](, up_bias [n, parts, h], down_bias
+/// [n, d]) -> y [.., d]: the weighted sum of the outputs of the k experts of each token
 inline Outputs experts(const Inputs& in, const Attrs& attrs) {
   const Shape& up = in[3].shape;
   const int64_t parts = up[1], h = up[2], d = up[3], k = in[2].shape.back();
@@ -119,7 +121,7 @@ inline Outputs experts(const Inputs& in, const Attrs& attrs) {
   return out;
 }
 
-/// p of a row of logits (expert_load.h).
+/// The scores of a row of logits, divided by their sum (p in expert_load.h).
 inline std::vector<double> naive_probabilities(const std::vector<double>& logits, bool sigmoid) {
   std::vector<double> p = naive_scores(logits, sigmoid);
   double total = 0;
@@ -139,7 +141,7 @@ inline std::vector<double> row_of(const Tensor64& tensor, int64_t row) {
   return {tensor.values.begin() + row * n, tensor.values.begin() + (row + 1) * n};
 }
 
-/// logits [.., n], ids [.., k](, kept ids)
+/// logits [.., n], ids [.., k](, ids after drop_pairs) -> the sums that LoadPlaces lists
 inline Outputs expert_load(const Inputs& in, const Attrs& attrs) {
   const int64_t n = in[0].shape.back(), k = in[1].shape.back();
   const LoadPlaces at{n};
@@ -160,7 +162,7 @@ inline Outputs expert_load(const Inputs& in, const Attrs& attrs) {
   return out;
 }
 
-/// ids [b, .., k]
+/// ids [b, .., k] -> counts [b, n]: how many tokens of each sequence chose each expert
 inline Outputs sequence_load(const Inputs& in, const Attrs& attrs) {
   const int64_t n = attrs.integer("experts"), pairs = static_cast<int64_t>(in[0].values.size()) / in[0].shape[0];
   Outputs out{zeros({in[0].shape[0], n})};
@@ -169,6 +171,7 @@ inline Outputs sequence_load(const Inputs& in, const Attrs& attrs) {
   return out;
 }
 
+/// ids [b, .., k] -> ids, with -1 for each choice of an expert after its first `most` in the same sequence
 inline Outputs drop_pairs(const Inputs& in, const Attrs& attrs) {
   const int64_t pairs = static_cast<int64_t>(in[0].values.size()) / in[0].shape[0];
   Outputs out{in[0]};
@@ -180,27 +183,28 @@ inline Outputs drop_pairs(const Inputs& in, const Attrs& attrs) {
   return out;
 }
 
-/// The balance losses of logits and a load.
+/// The sum of the balance loss and the z-loss over logits [.., n]. `load`: how often each expert was chosen, [n], or
+/// [sequences, n] with attr by_sequence; null: only the z-loss.
 inline double balance_losses(const Tensor64& logits, const Tensor64* load, const Attrs& attrs) {
   const int64_t n = logits.shape.back(), rows = static_cast<int64_t>(logits.values.size()) / n;
-  const int64_t of_sequence = rows / logits.shape[0];
+  const int64_t rows_per_sequence = rows / logits.shape[0];
   const auto tokens = static_cast<double>(attrs.integer("rows"));
   const bool by_sequence = attrs.flag("by_sequence");
-  const double counted = static_cast<double>(attrs.integer("of_load") * (by_sequence ? attrs.integer("top_k") : 1));
+  const double choices = static_cast<double>(attrs.integer("of_load") * (by_sequence ? attrs.integer("top_k") : 1));
   double losses = 0;
   for (int64_t r = 0; r < rows; ++r) {
     const std::vector<double> row = row_of(logits, r);
     const std::vector<double> p = naive_probabilities(row, attrs.text("score") == "sigmoid");
     for (int64_t e = 0; load != nullptr && e < n; ++e) {
-      const double chosen = load->values[by_sequence ? r / of_sequence * n + e : e];
-      losses += attrs.number("coefficient") * static_cast<double>(n) * chosen / counted * p[e] / tokens;
+      const double chosen = load->values[by_sequence ? r / rows_per_sequence * n + e : e];
+      losses += attrs.number("coefficient") * static_cast<double>(n) * chosen / choices * p[e] / tokens;
     }
     losses += attrs.number("z_loss") * std::pow(log_sum_exp(row), 2) / tokens;
   }
   return losses;
 }
 
-/// The gradient by central differences.
+/// The gradient of balance_losses with respect to the logits, by central differences.
 inline Outputs balance_grad(const NaiveCall& call) {
   constexpr double kStep = 1e-5;
   const Tensor64* load = call.in.size() > 1 ? &call.in[1] : nullptr;
@@ -217,7 +221,8 @@ inline Outputs balance_grad(const NaiveCall& call) {
   return out;
 }
 
-/// ids [.., k] -> rows, places, counts
+/// ids [.., k] -> rows [ranks, most], places [ranks, tokens], counts [ranks]. Row i of a rank is the i-th token that
+/// has an expert there; the place of a token is its row on the rank. Both are -1 where there is none.
 inline Outputs place_tokens(const NaiveCall& call) {
   const int64_t experts_per_rank = call.attrs.integer("experts_per_rank"), most = call.attrs.integer("rows");
   Outputs out = call.before;
@@ -236,6 +241,7 @@ inline Outputs place_tokens(const NaiveCall& call) {
   return out;
 }
 
+/// x [tokens, width], rows [..] (place_tokens) -> the tokens in the order of `rows`
 inline Outputs pack_tokens(const NaiveCall& call) {
   Outputs out = call.before;
   const int64_t width = call.in[0].shape.back();
@@ -246,6 +252,7 @@ inline Outputs pack_tokens(const NaiveCall& call) {
   return out;
 }
 
+/// y [ranks, rows, width], places [ranks, tokens] -> [tokens, width]: the sum of the rows of each token over the ranks
 inline Outputs sum_tokens(const NaiveCall& call) {
   Outputs out = call.before;
   const int64_t rows = call.in[0].shape[1], width = call.in[0].shape[2], tokens = call.in[1].shape[1];

@@ -15,10 +15,11 @@ struct CaseRun {
   /// Input gradients that no node reads are bf16, like those of parameters with gradient_precision.
   bool bf16_gradients = false;
 
-  /// Relative to the largest element: the tolerance of f32, or bf16's own rounding, up to three times where f32 loses
-  /// digits too.
+  /// Relative to the largest element: the tolerance of f32, or the rounding of the 16-bit type, up to three times where
+  /// f32 loses digits too. f16 has three bits more than bf16.
   double tolerance(double of_f32) const {
-    return floats == DType::f32 ? std::max(of_f32, least_tolerance) : std::clamp(400 * of_f32, 1e-2, 3e-2);
+    if (floats == DType::f32) return std::max(of_f32, least_tolerance);
+    return std::clamp(400 * of_f32, 1e-2, 3e-2) / (floats == DType::f16 ? 4 : 1);
   }
 };
 

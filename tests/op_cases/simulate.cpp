@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "engine/base/error.h"
-#include "engine/graph/bf16.h"
+#include "engine/graph/half.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/random.h"
 #include "tests/op_cases/op_cases.h"
@@ -36,7 +36,10 @@ struct Slice {
 
   double get(size_t i) const {
     if (arg.dtype == DType::i32) return arg.as<int32_t>()[i];
-    return double{arg.dtype == DType::f32 ? arg.as<float>()[i] : from_bf16(arg.as<uint16_t>()[i])};
+    if (arg.dtype == DType::f32) return double{arg.as<float>()[i]};
+    float value = 0;
+    halves_to_floats(arg.dtype, arg.as<uint16_t>() + i, 1, &value);
+    return double{value};
   }
   void set(size_t i, double value) {
     if (arg.dtype == DType::i32) {
@@ -44,11 +47,13 @@ struct Slice {
     } else if (arg.dtype == DType::f32) {
       arg.as<float>()[i] = static_cast<float>(value);
     } else {
-      arg.as<uint16_t>()[i] = to_bf16(static_cast<float>(value));
+      const auto narrow = static_cast<float>(value);
+      floats_to_halves(arg.dtype, &narrow, 1, arg.as<uint16_t>() + i);
     }
   }
 };
 
+/// A rank's part of a tensor, in memory that is filled with NaN.
 Slice make_slice(const Tensor& tensor, const TensorRule& rule, const Layer& layer, const Cuts& cuts, int rank) {
   const std::vector<int> at = coordinates(rank, cuts);
   Slice slice;
@@ -61,7 +66,7 @@ Slice make_slice(const Tensor& tensor, const TensorRule& rule, const Layer& laye
     slice.arg.shape[d] /= cuts[factor];
     slice.arg.offset[d] = slice.arg.shape[d] * at[factor];
   }
-  constexpr std::byte kNan{0xff};  // all bits set: in f32 and in bf16
+  constexpr std::byte kNan{0xff};  // all bits set: in f32, bf16 and f16
   slice.memory.assign(static_cast<size_t>(slice.arg.size() * byte_size(tensor.dtype)), kNan);
   slice.arg.data = slice.memory.data();
   return slice;
@@ -238,6 +243,7 @@ Slice gathered_statistics(const Graph& graph, const Node& node, const Cuts& cuts
   return gathered;
 }
 
+/// Runs a node on all ranks of a simulated mesh and adds up their outputs.
 void run_node(const Graph& graph, const Node& node, const Cuts& cuts, Values& values, const RunOptions& options) {
   const Layer& layer = graph.layers[node.layer];
   const unsigned updates = get_op(node.op).kernel.updates_input;
@@ -340,8 +346,15 @@ Values initial_values(const OpCase& op_case, const CaseGraph& built) {
     for (size_t i = 0; i < dy.size() && !loss; ++i) dy[i] = 2.0 * philox_uniform(kCaseSeed, i, 1) - 1.0;
   }
   for (size_t t = 0; t < values.size(); ++t) {
-    if (built.graph.tensors[t].dtype != DType::bf16) continue;
-    for (double& v : values[t]) v = double{from_bf16(to_bf16(static_cast<float>(v)))};
+    const DType dtype = built.graph.tensors[t].dtype;
+    if (!is_half(dtype)) continue;
+    for (double& v : values[t]) {
+      auto rounded = static_cast<float>(v);
+      uint16_t half = 0;
+      floats_to_halves(dtype, &rounded, 1, &half);
+      halves_to_floats(dtype, &half, 1, &rounded);
+      v = double{rounded};
+    }
   }
   return values;
 }

@@ -18,7 +18,7 @@ struct CaseGraph {
   TensorId out_grad = -1;          ///< the gradient of its first output: an input of the graph
   std::vector<TensorId> in_grads;  ///< one per input of the row; -1: not differentiable
 };
-/// `floats`: f32, or bf16 in place of the row's f32, except for labels.
+/// `floats`: f32, or bf16 or f16 in place of the row's f32, except for labels.
 CaseGraph build_case(const OpCase& op_case, bool backward, DType floats = DType::f32);
 
 /// Whole tensors by id, including i32. Empty: not computed yet.

@@ -1,8 +1,12 @@
 // Tests how attention's gradients are cut into slices, and its keys into parts that ranks exchange.
 #include <doctest/doctest.h>
 
+#include <array>
+#include <vector>
+
 #include "engine/ops/attention/grad_workspace.h"
 #include "engine/ops/attention/key_exchange.h"
+#include "engine/ops/attention/one_pass_schedule_cuda.cuh"
 #include "engine/ops/op_def.h"
 
 namespace trainctl {
@@ -64,6 +68,128 @@ TEST_CASE("the gradient in one pass covers all kv heads, in launches whose sums 
         }
       }
     }
+  }
+}
+
+TEST_CASE("the gradient in one pass takes sequences of up to 524,288 rows, and keeps multiprocessors busy") {
+  for (const int64_t t : {65536, 131072, 262144, 524288}) {
+    for (const int64_t r : {1, 4}) {
+      const AttentionSize n{.b = 1, .t = t, .s = t, .g = 8, .r = r, .d = 128, .e = 128};
+      REQUIRE(one_pass_takes(n));
+      const OnePassMemory memory(n, true);
+      CHECK(memory.groups * memory.parts * memory.columns > 66);
+      CHECK(memory.launches() * memory.groups >= 8);
+      CHECK(memory.bytes() <= kMostOnePass);
+    }
+  }
+  CHECK_FALSE(one_pass_takes({.b = 1, .t = 64, .s = 524289, .g = 8, .r = 4, .d = 128, .e = 128}));
+  CHECK_FALSE(one_pass_takes({.b = 1, .t = 524288, .s = 524288, .g = 1, .r = 32, .d = 128, .e = 128}));
+}
+
+namespace {
+
+/// Runs the blocks of threads of one kv head: each executes its steps in order, and waits for its turn at each tile.
+/// Returns whether all end.
+bool ends(const attention::OnePassSchedule& schedule, const std::vector<attention::Step>& steps) {
+  struct Position {
+    int pass = 0, step = 0;
+  };
+  std::vector<Position> at(static_cast<size_t>(schedule.columns));
+  std::vector<int> turns(static_cast<size_t>(schedule.heads * schedule.tiles));
+  const auto advance = [&](int column) {
+    Position& p = at[static_cast<size_t>(column)];
+    for (; p.pass < schedule.passes(); ++p.pass, p.step = 0) {
+      const int block = schedule.block(column, p.pass);
+      if (block >= schedule.blocks) return false;
+      if (p.step == schedule.steps(block)) continue;
+      const attention::Step& step = steps[static_cast<size_t>(schedule.steps_at(column, p.pass) + p.step)];
+      int& turn = turns[static_cast<size_t>(p.step / schedule.count(block) * schedule.tiles + step.tile)];
+      if (turn != step.turn) return false;
+      ++turn, ++p.step;
+      return true;
+    }
+    return false;
+  };
+  for (bool moves = true; moves;) {
+    moves = false;
+    for (int column = 0; column < schedule.columns; ++column)
+      while (advance(column)) moves = true;
+  }
+  int64_t done = 0, all = 0;
+  for (const int turn : turns) done += turn;
+  for (int block = 0; block < schedule.blocks; ++block) all += schedule.steps(block);
+  return done == all;
+}
+
+}  // namespace
+
+namespace {
+
+using attention::OnePassSchedule;
+
+/// Schedules for each size, mask and window.
+std::vector<OnePassSchedule> schedules() {
+  std::vector<OnePassSchedule> found;
+  for (const auto& [t, s, first_row] : std::vector<std::array<int64_t, 3>>{{64, 128, 0},
+                                                                           {1000, 1000, 0},
+                                                                           {513, 2048, 1535},
+                                                                           {2048, 513, 0},
+                                                                           {8192, 8192, 0},
+                                                                           {4096, 16384, 8192},
+                                                                           {65, 30000, 40000}}) {
+    for (const bool causal : {false, true}) {
+      for (const int window : {0, 1, 64, 100, 129, 5000}) {
+        if (window > 0 && (!causal || first_row + t > s)) continue;
+        const AttentionSize n{.b = 1, .t = t, .s = s, .g = 2, .r = 3, .d = 128, .e = 128};
+        const OnePassMemory memory(n, causal);
+        found.push_back({static_cast<int>(memory.tiles), static_cast<int>(memory.blocks),
+                         static_cast<int>(memory.columns), static_cast<int>(first_row), causal,
+                         static_cast<int>(n.r / memory.parts), window});
+      }
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("a schedule has a step for each pair of a tile and a block that see each other, and no other") {
+  for (const OnePassSchedule& schedule : schedules()) {
+    int wrong = 0;
+    for (int tile = 0; tile < schedule.tiles; ++tile) {
+      const int row = schedule.first_row + tile * kOnePassRows, last_row = row + kOnePassRows - 1;
+      for (int block = 0; block < schedule.blocks; ++block) {
+        const int key = block * kOnePassKeys, last_key = key + kOnePassKeys - 1;
+        const bool sees =
+            !schedule.causal || (key <= last_row && (schedule.window == 0 || last_key + schedule.window > row));
+        const bool hides = schedule.window > 0 && key + schedule.window <= last_row;
+        wrong += sees != (block >= schedule.first_seen(tile) && block < schedule.seen_end(tile));
+        wrong += sees != (tile >= schedule.first(block) && tile < schedule.end(block));
+        wrong += sees && hides != (tile >= schedule.hides_from(block));
+      }
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("blocks of keys never wait for each other in a circle") {
+  for (const OnePassSchedule& schedule : schedules()) {
+    std::vector<attention::Step> steps(static_cast<size_t>(schedule.steps_at(schedule.columns, 0)), {-1, -1});
+    int taken = 0;
+    for (int head = 0; head < schedule.heads; ++head) {
+      for (int tile = 0; tile < schedule.tiles; ++tile) {
+        const int first = schedule.first_seen(tile), count = schedule.seen_end(tile) - first;
+        std::vector<int> times;
+        for (int i = 0; i < count; ++i) times.push_back(schedule.time(first + i, head, tile));
+        for (int i = 0; i < count; ++i) {
+          attention::Step& step = steps.at(static_cast<size_t>(schedule.step_at(first + i, head, tile)));
+          taken += step.tile >= 0;
+          step = {tile, OnePassSchedule::turn(times.data(), count, i)};
+        }
+      }
+    }
+    CHECK(taken == 0);  // no two steps have one place
+    CHECK(ends(schedule, steps));
   }
 }
 

@@ -1,4 +1,4 @@
-"""Networks of hybrid_parallel (parts of layers with collectives between them), and the same on one rank."""
+"""Random networks for hybrid_parallel (sharded layers with collectives between them), and the same networks for one rank."""
 
 from network import Network
 

@@ -9,15 +9,17 @@ import math
 import numpy as np
 import torch
 from torch_losses import Losses
+from torch_sequences import Sequences
 from torch_windows import Windows
 
 f = torch.nn.functional
 
 
-class Network(Windows, Losses):
+class Network(Windows, Sequences, Losses):
     def __init__(self, rng):
         self.rng = rng
         self.layers, self.start, self.fields = [], {}, {}
+        self.states = {}     # running statistics, which training does not read
         self.functions = {}  # tensor -> (weights, values of all tensors so far) -> its value
         self.shapes = {}     # of samples
         self.samples = None
@@ -95,6 +97,40 @@ class Network(Windows, Losses):
         other = self.branch(x, self.shapes[x])
         type, function = self.rng.choice([("maximum", torch.maximum), ("minimum", torch.minimum), ("add", torch.add), ("mul", torch.mul), ("sub", torch.sub)])
         return self.add(type, lambda w, a, b: function(a, b), [x, other], self.shapes[x])
+
+    def conditional(self, x):
+        """Elements of x, or of another tensor, or a number, where a condition of the sample holds."""
+        shape = self.shapes[x]
+        mask = self.field(f"mask{len(self.layers)}", self.integers(2, self.samples, *shape).to(torch.float64))
+        if self.rng.random() < 0.5:
+            invert = self.rng.random() < 0.5
+            return self.add("masked_fill", lambda w, v, m: v.masked_fill((m == 0) if invert else (m != 0), 0.3), [x, mask], shape, value=0.3, invert=invert)
+        return self.add("where", lambda w, m, a, b: torch.where(m != 0, a, b), [mask, x, self.branch(x, shape)], shape)
+
+    def positive(self, x):
+        """Functions of positive numbers."""
+        shape = self.shapes[x]
+        x = self.add("softplus", lambda w, v: f.softplus(v), [x], shape)
+        type, fields, g = self.rng.choice([("log", {}, torch.log), ("sqrt", {}, torch.sqrt), ("pow", {"exponent": 1.5}, lambda v: v**1.5), ("pow", {"exponent": -0.5}, lambda v: v**-0.5)])
+        if self.rng.random() < 0.3:
+            return self.add("div", lambda w, a, b: a / b, [self.branch(x, shape), x], shape)
+        return self.add(type, lambda w, v: g(v), [x], shape, **fields)
+
+    def rms_norm(self, x):
+        shape, offset = self.shapes[x], self.rng.choice([0.0, 1.0])
+        if shape[-1] < 3:
+            return None
+        name = f"rms_norm{len(self.layers)}"
+        self.weight(f"{name}.weight", shape[-1], scale=0.2, around=1.0 - offset)
+        return self.add("rms_norm", lambda w, v: f.rms_norm(v, (shape[-1],), w[f"{name}.weight"] + offset, 1e-5), [x], shape, name=name, offset=offset)
+
+    def batch_norm(self, x):
+        shape, name = self.shapes[x], f"batch_norm{len(self.layers)}"
+        self.mixes_rows = True
+        self.weight(f"{name}.weight", shape[0], scale=0.2, around=1.0)
+        self.weight(f"{name}.bias", shape[0], scale=0.2)
+        self.states |= {f"{name}.running_mean": torch.zeros(shape[0]), f"{name}.running_var": torch.ones(shape[0])}
+        return self.add("batch_norm", lambda w, v: f.batch_norm(v, None, None, w[f"{name}.weight"], w[f"{name}.bias"], True), [x], shape, name=name)
 
     def dim_of(self, x):
         return self.rng.randrange(len(self.shapes[x]))
@@ -266,8 +302,8 @@ class Network(Windows, Losses):
 
     # For sequences [c, n], images [c, h, w] and volumes.
 
-    KINDS = [activation, activation, prelu, two, cumsum, roll, pad, slice, split_and_join, transpose, layer_norm, channel_norm, softmax, reduce, gather, argmax, einsum,
-             recurrent, attention, Windows.conv1d, Windows.conv1d, Windows.conv2d, Windows.conv2d, Windows.conv_transpose1d, Windows.conv_transpose2d, Windows.conv_transpose3d, Windows.conv3d,
+    KINDS = [activation, activation, prelu, two, conditional, positive, rms_norm, batch_norm, cumsum, roll, pad, slice, split_and_join, transpose, layer_norm, channel_norm, softmax, reduce, gather, argmax, einsum,
+             recurrent, attention, Sequences.rotary_attention, Sequences.rotary_attention, Sequences.cross_attention, Sequences.embedding, Windows.conv1d, Windows.conv1d, Windows.conv2d, Windows.conv2d, Windows.conv_transpose1d, Windows.conv_transpose2d, Windows.conv_transpose3d, Windows.conv3d,
              Windows.pool, Windows.pool, Windows.pool1d, Windows.pool3d, Windows.resize, Windows.resize]
 
     def grow(self, x, count):

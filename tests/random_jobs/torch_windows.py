@@ -7,6 +7,10 @@ import torch
 f = torch.nn.functional
 
 
+def some_sizes(rng, shape):
+    return [rng.randint(1, n + 1) for n in shape]
+
+
 class Windows:
     def conv1d(self, x):
         if len(self.shapes[x]) != 2 or self.shapes[x][1] < 3:
@@ -30,8 +34,8 @@ class Windows:
             return None
         c, n = self.shapes[x]
         groups = self.rng.choice([g for g in range(1, c + 1) if c % g == 0])
-        channels, stride, dilation = groups * self.rng.choice([1, 2]), self.rng.choice([1, 2]), self.rng.choice([1, 2])
-        more = stride - 1
+        channels, stride, dilation = groups * self.rng.choice([1, 2]), self.rng.choice([1, 2]), self.rng.choice([1, 2, 3])
+        more = self.rng.choice(range(max(stride, dilation)))
         name = f"conv_transpose1d{len(self.layers)}"
         self.weight(f"{name}.weight", c, channels // groups, 1, 3)
         self.weight(f"{name}.bias", channels, scale=0.1)
@@ -44,8 +48,9 @@ class Windows:
             return None
         ceil, padding, largest = self.rng.random() < 0.5, self.rng.choice([0, 1]), self.rng.random() < 0.5
         if self.rng.random() < 0.3:
-            size = self.rng.randint(1, self.shapes[x][1] - 1)
-            return self.add("adaptive_avg_pool1d", lambda w, v: f.adaptive_avg_pool1d(v, size), [x], (self.shapes[x][0], size), size=size)
+            size = self.rng.randint(1, self.shapes[x][1] + 1)
+            g = f.adaptive_max_pool1d if largest else f.adaptive_avg_pool1d
+            return self.add("adaptive_max_pool1d" if largest else "adaptive_avg_pool1d", lambda w, v: g(v, size), [x], (self.shapes[x][0], size), size=size)
         run = (lambda w, v: f.max_pool1d(v, 3, 2, padding, 1, ceil)) if largest else (lambda w, v: f.avg_pool1d(v, 3, 2, padding, ceil))
         out = run(None, torch.zeros(1, *self.shapes[x])).shape[1:]
         return self.add("max_pool1d" if largest else "avg_pool1d", run, [x], out, kernel=3, stride=2, padding=padding, ceil_mode=ceil)
@@ -63,7 +68,8 @@ class Windows:
         c, rng = self.shapes[x][0], self.rng
         groups = rng.choice([1, c])
         fields = rng.choice([{"kernel": 2, "stride": 2}, {"kernel": 3, "padding": 1}, {"kernel": [3, 2, 3], "stride": [2, 1, 2], "padding": [1, 0, 1], "output_padding": [1, 0, 1]},
-                             {"kernel": [2, 3, 1], "stride": [1, 2, 1], "dilation": [2, 1, 1]}])
+                             {"kernel": [2, 3, 1], "stride": [1, 2, 1], "dilation": [2, 1, 1]},
+                             {"kernel": [1, 2, 2], "stride": [1, 1, 2], "dilation": [1, 2, 3], "output_padding": [0, 1, 2]}])
         channels, kernel = groups * rng.choice([1, 2]), fields["kernel"] if isinstance(fields["kernel"], list) else [fields["kernel"]] * 3
         name = f"conv_transpose3d{len(self.layers)}"
         self.weight(f"{name}.weight", c, channels // groups * kernel[0], *kernel[1:])
@@ -84,7 +90,7 @@ class Windows:
             return None
         largest, ceil, padding = self.rng.random() < 0.5, self.rng.random() < 0.5, self.rng.choice([0, [1, 0, 1]])
         if self.rng.random() < 0.3:
-            size = [1, self.shapes[x][2], 1]
+            size = some_sizes(self.rng, self.shapes[x][1:])
             g = f.adaptive_max_pool3d if largest else f.adaptive_avg_pool3d
             return self.add("adaptive_max_pool3d" if largest else "adaptive_avg_pool3d", lambda w, v: g(v, size), [x], (self.shapes[x][0], *size), size=size)
         counted = {} if largest else {"count_include_pad": self.rng.random() < 0.5}

@@ -1,4 +1,4 @@
-"""A headless Chromium, and what a page has become in it.
+"""A headless Chromium, and the contents of a page after its scripts have run.
 
 One Chromium opens all pages of a test. It is asked over its pipe (DevTools protocol: JSON, each message ended by a zero
 byte), so that the test waits for what a page says of itself and not for a time.

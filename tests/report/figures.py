@@ -1,4 +1,4 @@
-"""Compares what a page shows with the files that it is about."""
+"""Compares the figures on the page of a report with the files of the run."""
 import json, math, pathlib, re
 
 

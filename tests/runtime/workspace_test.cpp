@@ -126,6 +126,22 @@ TEST_CASE("copy engines need room for the others' part of the largest sum, and f
   CHECK(copy_memory(of_ranks(4, {workspace_collective(Collective::all_gather, n / 4, n)}), 4).bytes == 2 * kMiB);
 }
 
+TEST_CASE("a large reduce_scatter is pulled in rounds, unless its result shares memory with its operand") {
+  const int64_t n = 256 * kMiB;  // elements: 1 GiB
+  for (const int ranks : {2, 4, 5}) {
+    Instruction in_place = workspace_collective(Collective::reduce_scatter, n / ranks * ranks, n / ranks),
+                apart = in_place;
+    apart.outputs[0].offset = apart.inputs[0].bytes();
+    const Program program = of_ranks(ranks, {in_place, apart});
+    CHECK(pulled_at_once(program, program.instructions[0]) == n / ranks);
+    const int64_t at_once = pulled_at_once(program, program.instructions[1]);
+    CHECK(at_once % 64 == 0);
+    CHECK((ranks - 1) * at_once * 4 <= kMostPulledBytes);
+    CHECK((ranks - 1) * at_once * 4 > kMostPulledBytes - 4096);
+    CHECK(copy_memory(of_ranks(ranks, {apart}), ranks).bytes <= kMostPulledBytes + 4096);
+  }
+}
+
 TEST_CASE("copy engines take nothing for small collectives, sums of integers, large groups, and beside messages") {
   const int64_t n = 4 * kMiB;  // 16 MiB
   CHECK(copy_memory(of_ranks(2, {workspace_collective(Collective::all_reduce, n, n)}), 2).bytes > 0);

@@ -3,7 +3,7 @@
     packed_resume_test.py TRAINCTL
 
 Runs of one and two ranks are killed with SIGKILL after a checkpoint, and resumed by as many ranks or by others. Each step prints what
-the network was given: tokens, labels, and where documents begin. Over the steps that count, up to the checkpoint and behind it, each
+the network was given: tokens, labels, and where documents begin. Over the steps that count, up to the checkpoint and after it, each
 epoch must have each document once, with the tokens and the trained ones of transformers' apply_chat_template.
 """
 import collections

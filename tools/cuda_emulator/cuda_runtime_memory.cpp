@@ -99,6 +99,11 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
   });
   return outcome();
 }
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* to, const void*) {
+  *to = {};
+  to->type = cudaMemoryTypeDevice;
+  return cudaSuccess;
+}
 cudaError_t cudaMemset(void* to, int value, size_t bytes) { return set(to, value, bytes); }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
   submit([=] { set(to, value, bytes); });

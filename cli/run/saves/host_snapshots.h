@@ -2,13 +2,13 @@
 // remaining hosts when one is lost. They exchange these messages, in order:
 //
 //   launcher ──▶ host   offer
-//   host ──▶ launcher   snapshot   rank; number: a step before which the rank's state is whole; at most two of them
-//                       head       rank; number: the bytes of its image; text: the image's head
-//                       offered    rank: the host's first                        the offer is complete
-//   launcher ──▶ host   fetch      rank; number: the step
-//   host ──▶ launcher   snapshot_begin rank; number: the step; text: SaveBoard::Position
-//                       snapshot_part  rank; number: offset; text: bytes
-//                       snapshot_end   rank                                      the whole image has been sent
+//   host ──▶ launcher   snapshot        rank; number: a step; the rank has the complete state before it (at most two)
+//                       head            rank; number: the size of its image in bytes; text: the head of the image
+//                       offered         rank: the host's first rank           the offer is complete
+//   launcher ──▶ host   fetch           rank; number: the step
+//   host ──▶ launcher   snapshot_begin  rank; number: the step; text: SaveBoard::Position
+//                       snapshot_part   rank; number: offset; text: bytes
+//                       snapshot_end    rank                                  the whole image has been sent
 #pragma once
 
 #include <cstdint>

@@ -32,6 +32,8 @@ std::vector<std::vector<size_t>> find_users(const Compiler& c) {
   return users;
 }
 
+/// The kernels that write the gradients of the bucket, if all of them can apply the update instead. Then no other
+/// instruction reads the gradients, and each writer comes after the last read of the weights that it would change.
 Writers find_writers(const Compiler& c, const std::vector<std::vector<size_t>>& users, const RankBucket& bucket) {
   Writers found;
   bool fits = true;

@@ -269,6 +269,8 @@ void reduce_remaining_buckets(Lowering& l) {
   }
 }
 
+/// The whole weights of a bucket whose shards are gathered. The first request in a task emits the gather; later ones
+/// return its buffer.
 View gathered_weights(Lowering& l, int bucket) {
   const Bucket& b = l.c.program.buckets[bucket];
   const std::string name = "weights." + b.name;

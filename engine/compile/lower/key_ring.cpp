@@ -137,6 +137,8 @@ class KeyRing : public KeyExchange {
     }
   }
 
+  /// Emits attention of the queries `q` over one block of keys and merges the result with those of earlier blocks. The
+  /// result of the last block is written to `out` and `logs`.
   void add_part(const Queries& all, size_t q, const KeyBlock& keys, Sight sees, const std::string& name,
                 const std::vector<View>& whole_mask, const View& out, const View& logs, Sum& sum) {
     const bool is_last = --sum.left == 0;
@@ -168,7 +170,7 @@ class KeyRing : public KeyExchange {
   //   i              if j < i, and the diagonal of j = i  only the diagonal
   //   2n - 1 - i     always                               if j > i, and the diagonal of j = i
   //
-  // All keys of the groups before its own are seen, and none of those behind it.
+  // It sees all keys of the groups before its own, and none of those after it.
 
   bool is_balanced() const { return is_ordered() && attrs_.flag("causal") && has_balanced_ring(node_); }
 
@@ -265,6 +267,8 @@ class KeyRing : public KeyExchange {
     });
   }
 
+  /// Emits the gradients of one rank's queries, and of the keys and values that pass by. Each block travels once around
+  /// the ring, and the sums of its gradients follow it until they reach their own rank.
   void ring_grad(const Queries& all, const KeyBlock& mine, const std::vector<View>& whole_mask) {
     const View dq = new_output(0);
     const std::vector<View> dqs = blank_pieces(dq, index_);

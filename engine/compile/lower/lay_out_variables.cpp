@@ -49,6 +49,7 @@ int reduce_group_of(Compiler& c, const BucketPlan& plan, ReduceGroups& known) {
   return group->second;
 }
 
+/// The bucket of this rank without its memory: shards, groups and types.
 Bucket bucket_of(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups) {
   Bucket b;
   b.name = plan.name;
@@ -137,6 +138,8 @@ void add_other_states(Compiler& c, const BucketPlan& plan, RankBucket& r) {
   c.buffers[static_cast<size_t>(r.other_states)].bytes = at;
 }
 
+/// Adds a bucket to the program, with buffers for its weights and, in a training, for gradients, optimizer states and
+/// averages.
 void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups) {
   Bucket bucket = bucket_of(c, plan, reduce_groups);
   const int64_t whole = bucket.elements * kVariableFloat, shard = whole / bucket.shards;
@@ -175,7 +178,7 @@ void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups
     if (c.trains()) {  // an evaluation does not change them
       r = std::move(kept);
       bucket.optimizer_states = states;
-      if (has_codes) note_codes(c, plan, bucket, r, states);
+      if (has_codes) record_codes(c, plan, bucket, r, states);
     } else if (c.only != EvaluationOf::Only::none) {
       r.average = kept.average;
       r.outer_momentum = kept.outer_momentum;

@@ -62,6 +62,8 @@ class NodeLowering {
  public:
   NodeLowering(Lowering& l, NodeId id) : l_(l), id_(id), node_(l.c.graph.nodes[id]), op_(get_op(node_.op)) {}
 
+  /// Emits the instructions of the node: its redistributed inputs, its kernel (or the exchange that replaces it), and
+  /// what its readers need.
   void lower() {
     check(!l_.recomputing || op_.kernel.updates_input == 0, "running statistics are updated once: " + node_.name);
     if (exchanges_keys(l_.c.graph, l_.c.plan, node_)) {

@@ -17,6 +17,8 @@ class TaskLowering {
  public:
   explicit TaskLowering(Lowering& l) : l_(l) {}
 
+  /// Emits the instructions of the task's nodes. An exchange of tokens in the forward pass ends before the next
+  /// exchange or the first node that reads its results, so that the kernels in between overlap it.
   void lower() {
     for (size_t n = 0; n < l_.c.graph.nodes.size(); ++n) {
       const Node& node = l_.c.graph.nodes[n];

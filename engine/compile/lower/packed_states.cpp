@@ -1,4 +1,4 @@
-// optimizer.state_type: which parameters have their states in fewer bytes, and where.
+// optimizer.state_type: optimizer states that are stored in bf16, or as int8 codes with one f32 scale per block.
 #include "engine/compile/lower/packed_states.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kCodesOfWord = 4;
+constexpr int64_t kCodesPerWord = 4;
 
 /// States that are means or sums of squares are never negative.
 bool are_squares(std::string_view state) {
@@ -20,14 +20,14 @@ bool are_squares(std::string_view state) {
 
 int64_t blocks_of(int64_t elements) { return (elements + kStateBlock - 1) / kStateBlock; }
 
-/// This rank's part of the bucket: [begin, end).
-std::pair<int64_t, int64_t> own_elements(const Bucket& bucket) {
+/// The elements of the bucket whose states this rank stores: [begin, end).
+std::pair<int64_t, int64_t> own_range(const Bucket& bucket) {
   if (bucket.level == 0) return {0, bucket.elements};
   return {bucket.shard * bucket.shard_elements(), (bucket.shard + 1) * bucket.shard_elements()};
 }
 
-/// The first of the ranks that have the same elements of a parameter.
-bool writes_codes(const Compiler& c, const BucketPlan& plan, const BucketParameter& p) {
+/// Returns whether this rank saves its codes in checkpoints: it is the first of the ranks that store the same elements.
+bool saves_codes(const Compiler& c, const BucketPlan& plan, const BucketParameter& p) {
   Axes replicas = p.gradient_layout.replica_axes(c.plan.mesh);
   const Axes more = plan.level == 0 ? plan.sum_axes : plan.across_axes();
   replicas.insert(replicas.end(), more.begin(), more.end());
@@ -44,22 +44,25 @@ int64_t first_element(const Compiler& c, const BucketParameter& p, const Shape& 
   return at;
 }
 
-View kept(const Lowering& l, int b, const Bucket::Piece& piece, size_t state) {
+/// A state of a piece in the form in which it is stored between steps: bf16, or words of codes.
+View stored_state(const Lowering& l, int b, const Bucket::Piece& piece, size_t state) {
   const RankBucket& buffers = l.c.buckets[static_cast<size_t>(b)];
   const std::string name = l.c.optimizer_of(*buffers.plan).states()[state] + "." + piece.name;
   if (buffers.scales.empty())
     return l.c.flat(buffers.optimizer[state], piece.kept_first, piece.own_elements, name, DType::bf16);
-  return l.c.flat(buffers.optimizer[state], 0, piece.own_elements / kCodesOfWord, name, DType::i32);
+  return l.c.flat(buffers.optimizer[state], 0, piece.own_elements / kCodesPerWord, name, DType::i32);
 }
 
-View scales(const Lowering& l, int b, const Bucket::Piece& piece, size_t state) {
+/// The scales of a state that is stored as codes: [elements / kStateBlock].
+View stored_scales(const Lowering& l, int b, const Bucket::Piece& piece, size_t state) {
   const RankBucket& buffers = l.c.buckets[static_cast<size_t>(b)];
   return l.c.flat(buffers.scales[state], 0, piece.own_elements / kStateBlock,
                   l.c.optimizer_of(*buffers.plan).states()[state] + "_scales." + piece.name);
 }
 
-Instruction instruction(const Lowering& l, int b, const std::string& verb, const View& state, size_t index,
-                        const KernelDef& kernel) {
+/// The kernel that packs or unpacks `state`, which is number `index` of its optimizer.
+Instruction conversion(const Lowering& l, int b, const std::string& verb, const View& state, size_t index,
+                       const KernelDef& kernel) {
   Instruction i = once_per_step(Opcode::kernel, verb + " " + state.operand.tensor, &kernel);
   const RankBucket& buffers = l.c.buckets[static_cast<size_t>(b)];
   if (!buffers.scales.empty() && are_squares(l.c.optimizer_of(*buffers.plan).states()[index]))
@@ -75,7 +78,7 @@ bool keeps_codes(const OptimizerSpec& spec, const Shape& shape) {
 
 std::vector<std::pair<std::string, Shape>> coded_states(const std::string& state, const Shape& shape) {
   const int64_t blocks = blocks_of(num_elements(shape));
-  return {{state + "_codes", {blocks * (kStateBlock / kCodesOfWord)}}, {state + "_scales", {blocks}}};
+  return {{state + "_codes", {blocks * (kStateBlock / kCodesPerWord)}}, {state + "_scales", {blocks}}};
 }
 
 bool has_whole_blocks(const Layout& layout, const Mesh& mesh, const Shape& shape) {
@@ -90,18 +93,18 @@ bool has_whole_blocks(const Layout& layout, const Mesh& mesh, const Shape& shape
   return !is_cut || num_elements(layout.local_shape(mesh, shape)) % kStateBlock == 0;
 }
 
-void note_codes(Compiler& c, const BucketPlan& plan, const Bucket& bucket, const RankBucket& buffers,
-                const std::vector<std::string>& states) {
-  const auto [begin, end] = own_elements(bucket);
+void record_codes(Compiler& c, const BucketPlan& plan, const Bucket& bucket, const RankBucket& buffers,
+                  const std::vector<std::string>& states) {
+  const auto [begin, end] = own_range(bucket);
   for (const BucketParameter& p : plan.parameters) {
     const Tensor& tensor = c.trained.tensors[static_cast<size_t>(p.tensor)];
     const int64_t first = std::max(begin, p.first_element);
     const int64_t last = std::min(end, p.first_element + round_up(p.elements, kStateBlock));
     if (first >= last) continue;
-    const int64_t in_whole = first_element(c, p, tensor.shape) + first - p.first_element;
+    const int64_t first_in_parameter = first_element(c, p, tensor.shape) + first - p.first_element;
     for (size_t s = 0; s < states.size(); ++s) {
-      const auto note = [&](const std::pair<std::string, Shape>& whole, DType type, int64_t elements_of_one,
-                            BufferId buffer) {
+      const auto record = [&](const std::pair<std::string, Shape>& whole, DType type, int64_t elements_of_one,
+                              BufferId buffer) {
         OtherState state{whole.first, {}};
         Variable& v = state.variable;
         v.name = tensor.name;
@@ -109,35 +112,35 @@ void note_codes(Compiler& c, const BucketPlan& plan, const Bucket& bucket, const
         v.dtype = type;
         v.global_shape = whole.second;
         v.shape = {(last - first) / elements_of_one};
-        v.offset = {in_whole / elements_of_one};
-        if (writes_codes(c, plan, p)) v.own_elements = v.shape[0];
+        v.offset = {first_in_parameter / elements_of_one};
+        if (saves_codes(c, plan, p)) v.own_elements = v.shape[0];
         c.program.other_states.push_back(std::move(state));
         c.other_states.emplace_back(buffer, (first - begin) / elements_of_one * byte_size(type));
       };
       const auto whole = coded_states(states[s], tensor.shape);
-      note(whole[0], DType::i32, kCodesOfWord, buffers.optimizer[s]);
-      note(whole[1], DType::f32, kStateBlock, buffers.scales[s]);
+      record(whole[0], DType::i32, kCodesPerWord, buffers.optimizer[s]);
+      record(whole[1], DType::f32, kStateBlock, buffers.scales[s]);
     }
   }
 }
 
 View unpack_state(Lowering& l, int b, const Bucket::Piece& piece, size_t state) {
-  const View from = kept(l, b, piece, state);
+  const View from = stored_state(l, b, piece, state);
   const BufferId buffer = l.c.new_buffer(BufferKind::scratch, piece.own_elements * byte_size(DType::f32));
   const View to = l.c.flat(buffer, 0, piece.own_elements, from.operand.tensor);
   std::vector<View> inputs = {from};
-  if (from.operand.dtype == DType::i32) inputs.push_back(scales(l, b, piece, state));
-  l.c.emit(instruction(l, b, "unpack", from, state, unpack_states_kernel), std::move(inputs), {to});
+  if (from.operand.dtype == DType::i32) inputs.push_back(stored_scales(l, b, piece, state));
+  l.c.emit(conversion(l, b, "unpack", from, state, unpack_states_kernel), std::move(inputs), {to});
   return to;
 }
 
 void pack_state(Lowering& l, int b, const Bucket::Piece& piece, size_t state, const View& unpacked,
                 const std::optional<View>& norm) {
-  const View to = kept(l, b, piece, state);
-  Instruction i = instruction(l, b, "pack", to, state, pack_states_kernel);
+  const View to = stored_state(l, b, piece, state);
+  Instruction i = conversion(l, b, "pack", to, state, pack_states_kernel);
   std::vector<View> inputs = {unpacked}, outputs = {to};
   if (to.operand.dtype == DType::i32) {
-    outputs.push_back(scales(l, b, piece, state));
+    outputs.push_back(stored_scales(l, b, piece, state));
     if (norm) inputs.push_back(*norm);
     if (l.c.plan.numerics.optimizer.skips_not_finite) i.attrs.set("skip_not_finite", true);
   } else {

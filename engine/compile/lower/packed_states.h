@@ -1,9 +1,11 @@
-// optimizer.state_type: which parameters have their states in fewer bytes, and where. An update computes in f32:
+// optimizer.state_type: optimizer states that are stored in bf16, or as int8 codes with one f32 scale per block. An
+// update computes in f32:
 //
 //   unpack states -> update -> pack states
 //
-// The states in f32 need memory only while the update of their bucket runs. int8: parameters begin at blocks in their
-// bucket, and shards end at blocks, so that a block is the same elements of the parameter under every plan.
+// The states in f32 need memory only while the update of their bucket runs. With int8, parameters begin at
+// block boundaries of their bucket and shards end at block boundaries, so that a block consists of the same elements of
+// the parameter under every plan.
 #pragma once
 
 #include <optional>
@@ -16,20 +18,22 @@
 
 namespace trainctl {
 
-/// True if the states of a parameter of this shape are kept as int8.
+/// True if the states of a parameter of this shape are stored as int8 codes.
 bool keeps_codes(const OptimizerSpec& spec, const Shape& shape);
-/// Names and shapes of what is kept in place of a state of a parameter of this shape: words of four codes, and scales.
+/// Names and shapes of the two tensors that are stored in place of a state of a parameter of this shape: the codes (i32
+/// words of four) and the scales.
 std::vector<std::pair<std::string, Shape>> coded_states(const std::string& state, const Shape& shape);
-/// True if this rank's part of a parameter with codes is blocks of the whole parameter.
+/// True if this rank's part of a parameter consists of whole blocks of the parameter.
 bool has_whole_blocks(const Layout& layout, const Mesh& mesh, const Shape& shape);
 
-/// Notes the codes and scales in this rank's part of the bucket for checkpoints (Compiler::other_states).
-void note_codes(Compiler& c, const BucketPlan& plan, const Bucket& bucket, const RankBucket& buffers,
-                const std::vector<std::string>& states);
+/// Adds the codes and scales in this rank's part of the bucket to Compiler::other_states, from which checkpoints save
+/// them.
+void record_codes(Compiler& c, const BucketPlan& plan, const Bucket& bucket, const RankBucket& buffers,
+                  const std::vector<std::string>& states);
 
-/// Emits the unpacking of state number `state` of a piece; returns it in f32.
+/// Emits the unpacking of state number `state` of a piece; returns the unpacked state, in f32.
 View unpack_state(Lowering& l, int bucket, const Bucket::Piece& piece, size_t state);
-/// Emits the packing of `unpacked`, which unpack_state returned.
+/// Emits the packing of `unpacked`, which unpack_state returned and the update has changed.
 void pack_state(Lowering& l, int bucket, const Bucket::Piece& piece, size_t state, const View& unpacked,
                 const std::optional<View>& norm);
 

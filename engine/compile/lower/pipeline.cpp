@@ -153,6 +153,7 @@ size_t received_before(const Lowering& l, int to) {
 
 }  // namespace
 
+/// Determines which tensors this stage sends and receives, and how far each receiver has come when a message is sent.
 void open_channels(Lowering& l) {
   const Plan& plan = l.c.plan;
   l.transfers = plan_transfers(l.c.graph, plan, l.c.cost);

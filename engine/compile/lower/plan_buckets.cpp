@@ -82,6 +82,7 @@ Axes shard_axes(const Plan& plan, const Axes& sum_axes) {
   return axes;
 }
 
+/// A parameter with the key that says which others can share its bucket: the same stages, axes, level and so on.
 Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& variable,
                     const std::vector<TensorId>& gradients, int group, bool companion, LayerId first_reader) {
   Candidate c;

@@ -182,6 +182,8 @@ class ActivationOffload {
     }
   }
 
+  /// Determines where the copies from the host start: late enough that at most `most` bytes are on the device at a
+  /// time, and early enough that the bus, which transfers them one after another, finishes before the first use.
   void place_copies_from_host(int64_t most) {
     std::stable_sort(waiting_.begin(), waiting_.end(),
                      [](const Waiting& a, const Waiting& b) { return a.first_use < b.first_use; });
@@ -225,6 +227,7 @@ class ActivationOffload {
     return v;
   }
 
+  /// Inserts the copies into the code. The backward pass then uses the buffers that were copied back.
   void insert_copies() {
     std::multimap<size_t, VirtualInstruction> copies;  // by the instruction that they precede
     std::vector<BufferId> instead(c_.buffers.size(), -1);

@@ -11,6 +11,13 @@
 //
 // If other ranks wait for the input gradient, it goes first and is sent at once.
 //
+//   early        g3 R3 x3 g2 R2 x2
+//   gathered     x3 g3 A2 R3 g2 R2 x2          the weight of layer 3 was gathered for this use
+//
+// The backward pass begins where most activations are kept. There the input gradient goes first if its weight was
+// gathered: then that weight and the weight's gradient are not in memory together. The next layers hide the reduction,
+// so the gathers of their weights go before it.
+//
 //   so far       g2 R2 x2 g1 R1 | U1 A1         U update, A gather of the weights
 //   last two     x2 g1 R1 g2 R2 | U1 A1
 //
@@ -20,6 +27,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "engine/compile/order/conflicts.h"
 #include "engine/compile/passes.h"
@@ -63,6 +71,11 @@ bool is_reduced_by(const Compiler& c, const VirtualInstruction& made, const Virt
   if (pushes(v)) return true;
   const std::vector<int>& ranks = c.program.groups[static_cast<size_t>(v.code.group)];
   return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return rank / c.plan.mesh.size() == c.stage; });
+}
+
+/// Returns whether the product's weight was gathered for this use, and its memory is free afterwards.
+bool reads_gathered(const Compiler& c, const VirtualInstruction& product) {
+  return product.inputs.size() > 1 && c.buffers[product.inputs[1]].kind == BufferKind::scratch;
 }
 
 /// Moves each of them in turn towards `place`, to after it if dependencies permit.
@@ -118,6 +131,16 @@ void exchange_last_two(Compiler& c) {
   std::rotate(at(before->product), at(before->end), end);
 }
 
+/// Moves a reduction down behind the gathers that are between it and the next reduction.
+void reduce_after_gathers(Compiler& c, size_t reduction) {
+  size_t place = reduction;
+  for (size_t i = reduction + 1; i < c.code.size() && !reduces(c.code[i]); ++i) {
+    const Instruction& code = c.code[i].code;
+    if (code.opcode == Opcode::collective && code.collective == Collective::all_gather) place = i;
+  }
+  if (place > reduction && can_move(c, c.code[reduction], reduction, place + 1)) move_instruction(c, reduction, place);
+}
+
 /// Moves each reduction up to where it may start, ahead of products that it does not depend on.
 void reduce_at_once(Compiler& c) {
   for (size_t i = 0; i < c.code.size(); ++i) {
@@ -132,6 +155,7 @@ void reduce_at_once(Compiler& c) {
 
 void order_gradients(Compiler& c) {
   reduce_at_once(c);
+  bool is_first = true;
   for (size_t input = 0; input + 1 < c.code.size(); ++input) {
     if (!is_product(c.code[input]) || !is_product(c.code[input + 1])) continue;
     if (const std::vector<size_t> way = way_out(c, input); !way.empty()) {
@@ -140,7 +164,12 @@ void order_gradients(Compiler& c) {
       continue;
     }
     const size_t end = end_of_reductions(c, input + 1);
-    if (end > input + 2 && can_move(c, c.code[input], input, end)) move_instruction(c, input, end - 1);
+    if (end == input + 2 || !can_move(c, c.code[input], input, end)) continue;
+    if (std::exchange(is_first, false) && reads_gathered(c, c.code[input])) {
+      if (end == input + 3) reduce_after_gathers(c, input + 2);
+      continue;
+    }
+    move_instruction(c, input, end - 1);
   }
   exchange_last_two(c);
 }

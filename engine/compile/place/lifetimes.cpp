@@ -5,6 +5,8 @@
 
 namespace trainctl {
 
+/// From the first to the last instruction that uses each buffer. Kernels of one launch count as one instruction, and
+/// the buffer of a send is in use until an instruction waits for the send.
 std::vector<Lifetime> lifetimes(const Compiler& c) {
   std::vector<Lifetime> lives(c.buffers.size());
   const auto use = [&](const std::vector<BufferId>& buffers, int from, int to) {

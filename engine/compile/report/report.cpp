@@ -55,6 +55,7 @@ int64_t count_parameters(const Graph& graph, const Layer& layer) {
   return count;
 }
 
+/// A layer in `plan --json`.
 Json layer_json(const Graph& graph, const Plan& plan, size_t index, double flops) {
   const Layer& layer = graph.layers[index];
   const LayerPlan& chosen = plan.layers[index];
@@ -260,6 +261,7 @@ static void add_loss_scale(Json& report, const Fp16Spec& fp16) {
                           {"min", fp16.min_scale}};
 }
 
+/// Describes the recipe of precision: fp8 in the notes of the plan.
 static void add_fp8(Json& report, const Fp8Spec& fp8, size_t layers) {
   report["fp8"] = {{"recipe", to_string(fp8.recipe)}, {"layers", layers}};
   if (layers == 0) {

@@ -81,6 +81,7 @@ std::vector<MatchedGroup> matched_groups(const RankClasses& classes) {
   return met;
 }
 
+/// One channel for each way in which ranks of two classes exchange messages, with what both sides do.
 std::vector<MatchedChannel> matched_channels(const RankClasses& classes) {
   const std::vector<Messages> messages = messages_of(classes);
   std::map<ChannelKey, std::pair<int, int>> channels;  // and the ranks of one of them

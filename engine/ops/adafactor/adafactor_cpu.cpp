@@ -23,6 +23,8 @@ void for_each_run(const PlacedParameter& p, const PlacedRange& range, Each each)
   }
 }
 
+/// sums [out]: for each factored parameter the squares of its gradients by row and by column; for each parameter the
+/// sum of the squares of its weights.
 CpuKernel prepare_sums(const KernelCall& call) {
   const std::vector<AdafactorPlace> places = adafactor_places(call.attrs);
   std::vector<double> columns;
@@ -97,6 +99,7 @@ struct Variances {
 
 bool is_factored(const std::vector<AdafactorPlace>& places) { return !places.empty() && places[0].is_factored(); }
 
+/// norms [out]: for each parameter the sum of the squares of its change before it is limited.
 CpuKernel prepare_norms(const KernelCall& call) {
   const std::vector<AdafactorPlace> places = adafactor_places(call.attrs);
   const size_t last = call.in.size() - 1;
@@ -122,6 +125,8 @@ CpuKernel prepare_norms(const KernelCall& call) {
   };
 }
 
+/// Updates the weights. Inputs from `sums_at` on: sums, norms, and with factors the states of rows and columns; without
+/// factors, the variances of elements are the second output.
 CpuKernel prepare_update(const KernelCall& call) {
   const std::vector<AdafactorPlace> places = adafactor_places(call.attrs);
   const bool factored = is_factored(places);

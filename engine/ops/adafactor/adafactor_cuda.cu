@@ -152,6 +152,8 @@ __global__ void __launch_bounds__(kAdafactorThreads)
   if (threadIdx.x == 0) parts[blockIdx.x] = total;
 }
 
+/// Updates the weights of one parameter from its gradients, its variances and the norm of its change. Without factors,
+/// also writes the variance of each element.
 template <class G>
 __global__ void __launch_bounds__(kAdafactorThreads)
     adafactor_update(Elements<G> e, CudaVariances variances, const float* sums, const float* norms, Ref<float> weight,
@@ -200,6 +202,8 @@ std::vector<Elements<G>> elements_of(const CudaKernelCall& call, int64_t n) {
   return all;
 }
 
+/// sums [out]: for each factored parameter the squares of its gradients by row and by column; for each parameter the
+/// sum of the squares of its weights.
 CudaKernel prepare_adafactor_sums(const CudaKernelCall& call) {
   call.scratch->need(kMostLayerwiseBlocks * static_cast<int64_t>(sizeof(double)));
   return with_float_type(call.in[0].dtype, [&](auto g) -> CudaKernel {
@@ -247,6 +251,7 @@ bool has_factors(const CudaKernelCall& call) {
   return !places.empty() && places[0].is_factored();
 }
 
+/// norms [out]: for each parameter the sum of the squares of its change before it is limited.
 CudaKernel prepare_adafactor_norms(const CudaKernelCall& call) {
   call.scratch->need(kMostLayerwiseBlocks * static_cast<int64_t>(sizeof(double)));
   const size_t last = call.in.size() - 1;
@@ -270,6 +275,8 @@ CudaKernel prepare_adafactor_norms(const CudaKernelCall& call) {
   });
 }
 
+/// Updates the weights, and writes their bf16 copy if there is one. Inputs from `sums_at` on: sums, norms, and with
+/// factors the states of rows and columns.
 CudaKernel prepare_adafactor_update(const CudaKernelCall& call) {
   const bool factored = has_factors(call);
   const size_t sums_at = call.in.size() - (factored ? 4 : 2);

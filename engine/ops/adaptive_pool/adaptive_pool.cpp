@@ -1,8 +1,12 @@
 // Pools to a given size: row i of `size` rows is the mean or the largest of rows floor(i h / size) to
 // ceil((i + 1) h / size) - 1, as PyTorch's AdaptiveAvgPool2d and AdaptiveMaxPool2d. With equal windows of images it is
-// a pool; else the depth, the rows, and then the columns, are slices that are reduced and joined.
+// a pool; else the depth, the rows, and then the columns, are slices that are reduced and joined. Windows repeat: with
+// the greatest common divisor g of h and size, window i + size / g is window i, h / g rows further. So the h rows
+// become [g, h / g], of which size / g slices are reduced.
 #include <fmt/format.h>
 
+#include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -13,12 +17,13 @@
 namespace trainctl {
 namespace {
 
-/// Reduces dim `dim` to `size` windows, which are called `name`0, `name`1, ….
-TensorId reduced(LayerBuilder& b, TensorId x, size_t dim, int64_t size, bool mean, const std::string& name) {
+/// Reduces dim `dim` to `size` windows, which are called `name`0, `name`1, …. Windows of one length share their
+/// factors.
+TensorId reduced_part(LayerBuilder& b, TensorId x, size_t dim, int64_t size, bool mean, const std::string& name) {
   const Shape shape = b.shape(x);
   const int64_t all = shape[dim];
-  if (size == all) return x;
   std::vector<TensorId> windows;
+  std::map<int64_t, TensorId> of_length;
   for (int64_t i = 0; i < size; ++i) {
     const int64_t begin = i * all / size, end = ((i + 1) * all + size - 1) / size;
     const std::string number = name + std::to_string(i);
@@ -27,11 +32,15 @@ TensorId reduced(LayerBuilder& b, TensorId x, size_t dim, int64_t size, bool mea
       Ints begins(shape.size()), sizes = shape;
       begins[dim] = begin;
       sizes[dim] = end - begin;
-      part = b.emit("slice", {x}, {{"begin", begins}, {"size", sizes}}, number + ".slice")[0];
+      const auto like = of_length.find(end - begin);
+      part = b.emit("slice", {x}, {{"begin", begins}, {"size", sizes}}, number + ".slice",
+                    like == of_length.end() ? -1 : like->second)[0];
+      of_length.emplace(end - begin, part);
     }
     Attrs attrs{{"dims", Ints{static_cast<int64_t>(dim)}}, {"keep_dims", true}};
     if (mean) attrs.set("scale", 1.0 / static_cast<double>(end - begin));
-    windows.push_back(b.emit(mean ? "reduce_sum" : "reduce_max", {part}, attrs, number)[0]);
+    windows.push_back(
+        b.emit(mean ? "reduce_sum" : "reduce_max", {part}, attrs, number, windows.empty() ? -1 : windows[0])[0]);
   }
   if (size == 1) return windows[0];
   return b.emit("concat", windows, {{"dim", static_cast<int64_t>(dim)}}, name + "s")[0];
@@ -47,10 +56,6 @@ Ints size_of(const LayerContext& layer, size_t dims) {
   if (size.size() == 1) size.resize(dims, size[0]);
   if (size.size() != dims)
     throw ShapeError(fmt::format("{} numbers; expected one, or one for each of {} dims", size.size(), dims), "size");
-  for (const int64_t n : size)
-    if (n > kMaxLayerOutputs)
-      throw ShapeError(fmt::format("{} supports sizes of up to {}, not {}", layer.def.name, kMaxLayerOutputs, n),
-                       "size");
   return size;
 }
 
@@ -60,6 +65,13 @@ TensorId emit_adaptive(LayerContext& layer, size_t dims, bool mean) {
   const Shape x = layer.shape();
   bool equal = dims == 2;
   for (size_t d = 0; d < dims; ++d) equal = equal && x[2 + d] % size[d] == 0;
+  for (size_t d = 0; d < dims && !equal; ++d)
+    if (const int64_t windows = size[d] / std::gcd(size[d], x[2 + d]);
+        size[d] != x[2 + d] && windows > kMaxLayerOutputs)
+      throw ShapeError(fmt::format("{} supports up to {} different windows of a dim, but {} of {} elements make {}; a "
+                                   "size that has a common divisor with the dim makes fewer",
+                                   layer.def.name, kMaxLayerOutputs, size[d], x[2 + d], windows),
+                       "size");
   if (equal) {
     const Ints kernel = {x[2] / size[0], x[3] / size[1]};
     return layer.emit(mean ? "avg_pool2d" : "max_pool2d",
@@ -67,8 +79,21 @@ TensorId emit_adaptive(LayerContext& layer, size_t dims, bool mean) {
   }
   LayerBuilder& b = layer.builder;
   TensorId y = layer.inputs[0];
-  for (size_t d = 0; d < dims; ++d) y = reduced(b, y, 2 + d, size[d], mean, kSides[d + 3 - dims]);
-  return b.emit("reshape", {y}, {{"shape", b.shape(y)}})[0];
+  // Dims are split before anything reads them, because the nodes of a layer share their factors.
+  Shape split = {x[0], x[1]}, out = split;
+  std::vector<size_t> reduced_dim;
+  for (size_t d = 0; d < dims; ++d) {
+    const int64_t all = x[2 + d], repeats = size[d] == all ? 1 : std::gcd(size[d], all);
+    if (repeats > 1) split.push_back(repeats);
+    split.push_back(all / repeats);
+    reduced_dim.push_back(split.size() - 1);
+    out.push_back(size[d]);
+  }
+  if (split != x) y = b.emit("reshape", {y}, {{"shape", split}}, "repeats")[0];
+  for (size_t d = 0; d < dims; ++d)
+    if (size[d] != x[2 + d])
+      y = reduced_part(b, y, reduced_dim[d], size[d] / std::gcd(size[d], x[2 + d]), mean, kSides[d + 3 - dims]);
+  return b.emit("reshape", {y}, {{"shape", out}})[0];
 }
 
 Field size_field() {

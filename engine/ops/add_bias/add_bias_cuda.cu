@@ -15,6 +15,7 @@ CudaKernel prepare_bias_grad(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels add_bias_cuda = {{"add_bias", prepare_add_bias}, {"bias_grad", prepare_bias_grad}};
+extern const CudaKernels add_bias_cuda = {{"add_bias", prepare_add_bias, kTakesF16},
+                                          {"bias_grad", prepare_bias_grad, kTakesF16}};
 
 }  // namespace trainctl

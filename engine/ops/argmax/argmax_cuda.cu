@@ -13,6 +13,7 @@ __device__ inline bool is_before(float v, int i, float best, int at) {
   return larger || (equal && i < at);
 }
 
+/// x [rows, n] -> y [rows]: one warp per row.
 template <class T>
 __global__ void __launch_bounds__(kArgmaxThreads) argmax_rows_kernel(const T* x, int32_t* y, int64_t rows, int n) {
   wait_for_kernel_before();

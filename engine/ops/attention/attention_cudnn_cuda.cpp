@@ -1,4 +1,4 @@
-// Attention in bf16 by cuDNN, which reads packed heads in place.
+// Attention in bf16 and f16 by cuDNN, which reads packed heads in place.
 #include "engine/ops/attention/attention_cudnn_cuda.h"
 
 #include <algorithm>
@@ -20,10 +20,10 @@ using cuda::CudnnTensor;
 /// Returns whether all query heads are the same distance apart.
 bool is_uniform(const AttentionCall& a) { return a.size.r == 1 || a.size.g == 1 || a.q.group == a.size.r * a.q.head; }
 
-/// The keys that some query of this rank sees; the last row of queries sees all of them if it is causal.
+/// The number of keys that some query of this rank sees.
 int64_t seen_keys(const AttentionCall& a) { return a.keys_of(a.size.t); }
 
-/// The library reads 16 bytes at a time; heads begin at multiples of their features. It does not read the sinks.
+/// Returns whether all operands that cuDNN reads (the sinks are not among them) begin at multiples of 16 bytes.
 bool is_aligned(const KernelCall& call, const AttentionCall& a) {
   const auto starts = [](const TensorArg& arg) { return reinterpret_cast<uintptr_t>(arg.data) % 16 == 0; };
   const auto end = call.in.end() - (a.has_sinks ? 1 : 0);
@@ -39,14 +39,14 @@ std::string sizes(const AttentionCall& a) {
          (a.window > 0 ? ", a window of " + std::to_string(a.window) : "");
 }
 
-/// Reports once that a bf16 run does not use cuDNN, and why.
+/// Reports once that a run in bf16 or fp16 does not use cuDNN, and why.
 CudaKernel refused(const AttentionCall& a, const std::string& why, bool backward) {
   print_once(std::string("the ") + (backward ? "gradient of attention" : "attention") + " of " + sizes(a) +
              " uses the built-in kernels, which are slower: " + why);
   return nullptr;
 }
 
-/// Returns why the library cannot be asked; "" if it can.
+/// Returns why cuDNN cannot compute this call; "" if it may be able to.
 std::string unsuitable(const KernelCall& call, const AttentionCall& a) {
   if (a.masked) return "cuDNN's attention does not support a key mask";
   if (a.terms.any) return "cuDNN's attention is not used with alibi, a bias of the scores or dropout";
@@ -58,7 +58,8 @@ std::string unsuitable(const KernelCall& call, const AttentionCall& a) {
   return cuda::cudnn_fault();
 }
 
-CudnnAttention signature_of(const AttentionCall& a, const AttentionSlice& slice, bool backward) {
+/// The call that cuDNN plans and runs once per slice.
+CudnnAttention signature_of(const AttentionCall& a, const AttentionSlice& slice, DType dtype, bool backward) {
   const AttentionSize& n = a.size;
   const int64_t heads = slice.g * n.r, keys = seen_keys(a);
   const auto of_queries = [&](const Heads& x, int64_t features) {
@@ -77,10 +78,11 @@ CudnnAttention signature_of(const AttentionCall& a, const AttentionSlice& slice,
   signature.window = a.window;
   signature.scale = a.scale;
   signature.backward = backward;
+  signature.dtype = dtype;
   return signature;
 }
 
-/// Calls f(sample, group) for the first of each slice.
+/// Calls f(sample, group) for the first sample and kv head of each slice.
 template <class F>
 void for_each_slice(const AttentionSize& n, const AttentionSlice& slice, const F& f) {
   for (int64_t b = 0; b < n.b; b += slice.b) {
@@ -99,10 +101,10 @@ const void* at_logs(const TensorArg& logs, const AttentionSize& n, int64_t b, in
 }  // namespace
 
 CudaKernel cudnn_attention(const CudaKernelCall& call, const AttentionCall& a) {
-  if (call.out[0].dtype != DType::bf16) return nullptr;
+  if (!is_half(call.out[0].dtype)) return nullptr;
   if (const std::string why = unsuitable(call, a); !why.empty()) return refused(a, why, false);
   const AttentionSlice slice = largest_slice(a.size, is_uniform(a), [](const AttentionSlice&) { return true; });
-  const CudnnPlanPtr plan = cudnn_plan(signature_of(a, slice, false));
+  const CudnnPlanPtr plan = cudnn_plan(signature_of(a, slice, call.out[0].dtype, false));
   if (plan == nullptr) return refused(a, "cuDNN has no engine for it", false);
   if (plan->workspace() > kForwardWorkspace)
     return refused(a, "cuDNN needs " + std::to_string(plan->workspace()) + " bytes of workspace", false);
@@ -137,7 +139,7 @@ struct Gradient {
         dk(call.out[of.packed ? 0 : 1]),
         dv(call.out[of.packed ? 0 : 2]) {}
 
-  /// Keys that no query sees.
+  /// Sets the gradients of keys and values that no query sees to 0.
   void clear_unseen(CudaStream stream) const {
     const int64_t seen = seen_keys(a);
     if (seen == a.size.s) return;
@@ -150,8 +152,9 @@ struct Gradient {
   }
 };
 
-/// One query head of each group: q, dy, out and dq of them; dk and dv apart, as [b, g, keys, d], and logs too, [b, g,
-/// t]: the library's gradient reads logs that lie one after another alone (before 9.26).
+/// The gradient for one query head of each group. q, dy, out and dq are strided as in the call. dk and dv are separate
+/// tensors [b, g, keys, features], and the logs are copied to [b, g, t], because cuDNN before 9.26 reads only
+/// contiguous logs in the gradient.
 CudnnAttention signature_of_query(const AttentionCall& a, const AttentionSlice& slice) {
   const AttentionSize& n = a.size;
   const int64_t keys = seen_keys(a);
@@ -183,10 +186,11 @@ void copy_logs(CudaStream stream, const float* from, const AttentionSize& n, con
   }
 }
 
-/// Null if the library has no engine for it.
+/// Computes the gradient query head by query head and adds up their dk and dv. Null if cuDNN has no engine for it, and
+/// in f16: the kernel that adds up takes bf16.
 CudaKernel grad_by_queries(const CudaKernelCall& call, const AttentionCall& a) {
   const AttentionSize& n = a.size;
-  AttentionSlice slice = n.r > 1 ? query_slice(n) : AttentionSlice{};
+  AttentionSlice slice = n.r > 1 && call.out[0].dtype == DType::bf16 ? query_slice(n) : AttentionSlice{};
   if (slice.b == 0) return nullptr;
   const int64_t most = parts_and_workspace(n, slice);  // as the plan shows
   const auto room = [&](const CudnnPlanPtr& plan) { return scratch_of_parts(n, slice) + plan->workspace(); };
@@ -227,14 +231,14 @@ CudaKernel grad_by_queries(const CudaKernelCall& call, const AttentionCall& a) {
 }  // namespace
 
 CudaKernel cudnn_attention_grad(const CudaKernelCall& call, const AttentionCall& a) {
-  if (call.out[0].dtype != DType::bf16) return nullptr;
+  if (!is_half(call.out[0].dtype)) return nullptr;
   if (const std::string why = unsuitable(call, a); !why.empty()) return refused(a, why, true);
   AttentionSlice slice = grad_slice(a.size, is_uniform(a));
   const int64_t most = slice.b > 0 ? grad_workspace(a.size, slice) : 0;  // as the plan shows
-  CudnnPlanPtr plan = slice.b > 0 ? cudnn_plan(signature_of(a, slice, true)) : nullptr;
+  CudnnPlanPtr plan = slice.b > 0 ? cudnn_plan(signature_of(a, slice, call.out[0].dtype, true)) : nullptr;
   while (plan != nullptr && plan->workspace() > most) {
     slice = smaller(a.size, slice);
-    plan = slice.b > 0 ? cudnn_plan(signature_of(a, slice, true)) : nullptr;
+    plan = slice.b > 0 ? cudnn_plan(signature_of(a, slice, call.out[0].dtype, true)) : nullptr;
   }
   if (plan == nullptr) {
     if (CudaKernel by_queries = grad_by_queries(call, a)) return by_queries;

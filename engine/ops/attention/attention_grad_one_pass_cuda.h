@@ -8,7 +8,7 @@
 namespace trainctl {
 
 /// Null where it does not apply: another type, another size of heads, a mask, operands that the copy engine cannot
-/// read, more than 131,072 queries or keys, another GPU or a small part of one. Its scratch is OnePassMemory
+/// read, more than 524,288 queries or keys, another GPU or a small part of one. Its scratch is OnePassMemory
 /// (grad_workspace.h).
 CudaKernel attention_grad_in_one_pass(const CudaKernelCall& call, const AttentionCall& a);
 

@@ -90,6 +90,7 @@ CudaKernel attention_by_tiles(const CudaKernelCall& call, const AttentionCall& a
   });
 }
 
+/// dq, dk and dv in three launches: the means of rows, dk and dv by tiles of keys, dq by tiles of queries.
 template <class Terms>
 CudaKernel attention_grad_by_tiles(const CudaKernelCall& call, const AttentionCall& a, const Terms& terms) {
   const int64_t rows = a.size.b * a.size.heads() * a.size.t;

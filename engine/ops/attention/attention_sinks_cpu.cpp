@@ -13,6 +13,7 @@ constexpr int64_t kLeastSinkElements = 1 << 14;  ///< that are worth waking a th
 
 }  // namespace
 
+/// dsinks[h] = - sum over the rows of head h of e^(sink - log) * (dy . out).
 CpuKernel prepare_attention_sinks_grad(const KernelCall& call) {
   const TensorArg& dy = call.in[0];
   const int64_t b = dy.shape[0], t = dy.shape[1], heads = call.in[3].shape[0], features = dy.shape[2];

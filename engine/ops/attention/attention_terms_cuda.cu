@@ -103,6 +103,7 @@ CudaKernel attention_grad_with_terms(const CudaKernelCall& call, const Attention
   return attention_grad_by_tiles(call, a, terms_of_call(call, a));
 }
 
+/// The gradient of the bias of the scores. Places of the bias that this rank's rows and keys do not reach become 0.
 CudaKernel prepare_attention_score_bias_grad(const CudaKernelCall& call) {
   const AttentionCall a = attention_of_grad(call);
   const TensorArg& out = call.out[0];

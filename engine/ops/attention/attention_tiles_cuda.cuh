@@ -57,7 +57,7 @@ struct Operands {
     const int64_t document = document_at(b, first_row + row);
     return position >= document && document == document_at(b, position);
   }
-  /// No row from `begin` to `end` sees an earlier key.
+  /// The first key that a row in [begin, end) can see.
   __device__ int64_t first_key_of(int64_t b, int64_t begin, int64_t end) const {
     int64_t first = window > 0 ? first_row + begin - window + 1 : 0;
     if (mask_type == MaskType::documents) {
@@ -79,7 +79,7 @@ struct Operands {
     const float capped = softcap > 0 ? score / softcap : 0.0f;
     return 1.0f - capped * capped;
   }
-  /// The keys that rows before `end` see are before this one.
+  /// The end of the keys that rows before `end` can see.
   __device__ int64_t keys_of(int64_t end) const {
     const int64_t last = first_row + (end < n.t ? end : n.t) - first_key;
     return causal && last < n.s ? last : n.s;
@@ -96,13 +96,13 @@ struct WithTerms {
   Ref<Mixed> bias;
   const StepScalars* scalars;
 
-  /// `slope` is terms.slope_of(head).
+  /// The terms that are added to a score: its bias and ALiBi. `slope`: terms.slope_of(head).
   __device__ float added(int64_t b, int64_t head, int64_t row, int64_t key, float slope) const {
     const int64_t distance = terms.first_row + row - terms.first_key - key;
     const float by_bias = terms.has_bias ? value(bias, terms.bias_of(b, head, row) + key) : 0.0f;
     return by_bias - slope * static_cast<float>(distance < 0 ? -distance : distance);
   }
-  /// The factor of a weight.
+  /// The factor by which dropout multiplies an attention weight.
   __device__ float factor(int64_t b, int64_t head, int64_t row, int64_t key) const {
     if (!terms.dropout.is_on()) return 1.0f;
     const uint64_t at = static_cast<uint64_t>(terms.first_key + key);
@@ -110,13 +110,16 @@ struct WithTerms {
     return terms.dropout.factor(bits.v[at % 4]);
   }
 };
-/// A score that is not above it hides the key.
+/// Scores up to this one hide their key.
 inline constexpr float kHidden = -FLT_MAX;
 
-/// A tile of rows with D features: B of them, apart by kPitch floats, which no two threads' rows share a bank with.
+/// The distance in floats between two rows of a tile of B rows and D features in shared memory. The 4 extra floats keep
+/// the rows that a warp reads at the same time in different banks.
 template <int D>
 inline constexpr int kPitch = D + 4;
 
+/// Loads `rows` rows of `features` features as a tile of f32, with 0 in the other rows and features. `row_step`:
+/// elements from one row to the next.
 template <int B, int D, class T>
 __device__ void load_tile_of(float* to, const T* from, int64_t row_step, int64_t rows, int64_t features) {
   for (int i = threadIdx.x; i < B * D; i += kThreads) {
@@ -132,10 +135,11 @@ __device__ void load_tile(float* to, Ref<Mixed> from, int64_t row_step, int64_t 
     load_tile_of<B, D>(to, static_cast<const float*>(from.p), row_step, rows, features);
 }
 
+/// Row number i, and column number j, of the current thread in a tile.
 __device__ inline int row_of(int i) { return static_cast<int>(threadIdx.x) / kSide + kSide * i; }
 __device__ inline int column_of(int j) { return static_cast<int>(threadIdx.x) % kSide + kSide * j; }
 
-/// acc[i][j] = a[row i] . b[column j]
+/// acc[i][j] = a[row i] . b[column j], the dot products of rows of two tiles
 template <int B, int D>
 __device__ void dots(const float* a, const float* b, float (&acc)[B / kSide][B / kSide]) {
   constexpr int kR = B / kSide;
@@ -181,6 +185,7 @@ __device__ void add_product(const float* s, const float* rows, float (&acc)[B / 
   }
 }
 
+/// Writes the [B, B] results of all threads to shared memory, in rows of B + 1 floats.
 template <int B>
 __device__ void store_square(float* to, const float (&v)[B / kSide][B / kSide]) {
 #pragma unroll
@@ -190,6 +195,7 @@ __device__ void store_square(float* to, const float (&v)[B / kSide][B / kSide]) 
   }
 }
 
+/// Writes the [B, D] results of all threads to the first `rows` rows and `features` features of an operand.
 template <int B, int D>
 __device__ void write_tile(Ref<Mixed> to, int64_t row_step, int64_t rows, int64_t features,
                            const float (&v)[B / kSide][D / kSide]) {
@@ -202,7 +208,7 @@ __device__ void write_tile(Ref<Mixed> to, int64_t row_step, int64_t rows, int64_
   }
 }
 
-/// The same in all 16 threads of a row.
+/// The maximum, and the sum, over the 16 threads that share a row; each of them gets it.
 __device__ inline float row_max(float v) {
 #pragma unroll
   for (int by = kSide / 2; by > 0; by /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, by));
@@ -224,15 +230,76 @@ __device__ inline Place place_of(int64_t heads, int64_t group, int64_t tiles, in
   return {head / heads, head % heads / group, head % heads % group, tile * tile_rows};
 }
 
+/// The index of a row in the log-sum-exps [b, g, r, t].
 __device__ inline int64_t log_at(const Operands& a, int64_t b, int64_t g, int64_t r, int64_t row) {
   return ((b * a.n.g + g) * a.n.r + r) * a.n.t + row;
 }
 
+/// The shared memory of the kernels, in floats: their tiles and one [B, B] square.
 template <int B, int D>
 inline constexpr int kForwardFloats = 2 * B* kPitch<D> + B*(B + 1);
 template <int B, int D>
 inline constexpr int kBackwardFloats = 4 * B* kPitch<D> + B*(B + 1);
 
+/// Turns the scores of B rows and B keys into weights, the exponentials of the scores less each row's highest so far,
+/// and rescales the rows' totals [B] and weighted values [B, D] from their highest before to the new one.
+template <int B, int D, class Terms>
+__device__ __forceinline__ void weigh_keys(const Operands& a, const Terms& terms, const Place& at, int64_t head,
+                                           float alibi, int64_t first, float (&score)[B / kSide][B / kSide],
+                                           float (&top)[B / kSide], float (&total)[B / kSide],
+                                           float (&sums)[B / kSide][D / kSide]) {
+  constexpr int kR = B / kSide;
+#pragma unroll
+  for (int i = 0; i < kR; ++i) {
+    float highest = top[i];
+#pragma unroll
+    for (int j = 0; j < kR; ++j) {
+      const int64_t row = at.first + row_of(i), key = first + column_of(j);
+      const bool seen = a.sees(at.b, row, key);
+      score[i][j] = seen ? a.score(score[i][j]) : -INFINITY;
+      if constexpr (Terms::kAny) {
+        if (seen) score[i][j] += terms.added(at.b, head, row, key, alibi);
+        if (score[i][j] <= kHidden) score[i][j] = -INFINITY;
+      }
+      highest = fmaxf(highest, score[i][j]);
+    }
+    highest = row_max(highest);
+    const float by = highest == -INFINITY ? 0.0f : highest;  // a row that has seen no key: every exponential is 0
+    const float factor = expf(top[i] - by);
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < kR; ++j) sum += score[i][j] = expf(score[i][j] - by);
+    total[i] = total[i] * factor + row_sum(sum);
+    top[i] = highest;
+#pragma unroll
+    for (int c = 0; c < D / kSide; ++c) sums[i][c] *= factor;
+    if constexpr (Terms::kAny) {
+#pragma unroll
+      for (int j = 0; j < kR; ++j)
+        if (score[i][j] != 0.0f) score[i][j] *= terms.factor(at.b, head, at.first + row_of(i), first + column_of(j));
+    }
+  }
+}
+
+/// Divides the weighted values [B, D] of a tile's rows by their total weight, and writes the rows' log-sum-exps.
+template <int B, int D>
+__device__ __forceinline__ void finish_rows(const Operands& a, const Place& at, const float (&top)[B / kSide],
+                                            const float (&total)[B / kSide], float (&sums)[B / kSide][D / kSide],
+                                            float* logs) {
+  constexpr int kR = B / kSide;
+#pragma unroll
+  for (int i = 0; i < kR; ++i) {
+    const bool none = total[i] == 0.0f;
+    const int64_t row = at.first + row_of(i);
+    if (row < a.n.t && column_of(0) == 0)
+      logs[log_at(a, at.b, at.g, at.r, row)] = none ? (a.marks_no_keys ? kNoKeys : 0.0f) : top[i] + logf(total[i]);
+#pragma unroll
+    for (int c = 0; c < D / kSide; ++c) sums[i][c] = none ? 0.0f : sums[i][c] / total[i];
+  }
+}
+
+/// out [B, e] and log-sum-exps [B] of one tile of queries of one head, from the tiles of keys that it sees, one after
+/// the other. One block per (sample, head, tile of queries); see place_of().
 template <int B, int D, class Terms>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(Operands a, Terms terms, Ref<Mixed> out, float* logs, int64_t tiles) {
@@ -258,55 +325,18 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     float score[kR][kR];
     dots<B, D>(queries, keys, score);
-#pragma unroll
-    for (int i = 0; i < kR; ++i) {
-      float highest = top[i];
-#pragma unroll
-      for (int j = 0; j < kR; ++j) {
-        const int64_t row = at.first + row_of(i), key = first + column_of(j);
-        const bool seen = a.sees(at.b, row, key);
-        score[i][j] = seen ? a.score(score[i][j]) : -INFINITY;
-        if constexpr (Terms::kAny) {
-          if (seen) score[i][j] += terms.added(at.b, head, row, key, alibi);
-          if (score[i][j] <= kHidden) score[i][j] = -INFINITY;
-        }
-        highest = fmaxf(highest, score[i][j]);
-      }
-      highest = row_max(highest);
-      const float by = highest == -INFINITY ? 0.0f : highest;  // a row that has seen no key: every exponential is 0
-      const float factor = expf(top[i] - by);
-      float sum = 0;
-#pragma unroll
-      for (int j = 0; j < kR; ++j) sum += score[i][j] = expf(score[i][j] - by);
-      total[i] = total[i] * factor + row_sum(sum);
-      top[i] = highest;
-#pragma unroll
-      for (int c = 0; c < D / kSide; ++c) sums[i][c] *= factor;
-      if constexpr (Terms::kAny) {
-#pragma unroll
-        for (int j = 0; j < kR; ++j)
-          if (score[i][j] != 0.0f) score[i][j] *= terms.factor(at.b, head, at.first + row_of(i), first + column_of(j));
-      }
-    }
+    weigh_keys<B, D>(a, terms, at, head, alibi, first, score, top, total, sums);
     store_square<B>(square, score);
     __syncthreads();
     load_tile<B, D>(keys, from(a.v_data, offset_of(a.v, at.b, at.g, 0, first)), a.v.row, a.n.s - first, a.n.e);
     __syncthreads();
     add_product<B, D, false>(square, keys, sums);
   }
-#pragma unroll
-  for (int i = 0; i < kR; ++i) {
-    const bool none = total[i] == 0.0f;
-    const int64_t row = at.first + row_of(i);
-    if (row < a.n.t && column_of(0) == 0)
-      logs[log_at(a, at.b, at.g, at.r, row)] = none ? (a.marks_no_keys ? kNoKeys : 0.0f) : top[i] + logf(total[i]);
-#pragma unroll
-    for (int c = 0; c < D / kSide; ++c) sums[i][c] = none ? 0.0f : sums[i][c] / total[i];
-  }
+  finish_rows<B, D>(a, at, top, total, sums, logs);
   write_tile<B, D>(from(out, offset_of(a.out, at.b, at.g, at.r, at.first)), a.out.row, a.n.t - at.first, a.n.e, sums);
 }
 
-/// means[row] = sum dy * out over the head: one warp per row.
+/// means[b, g, r, t] = sum of dy * out over the features of the head: one warp per row.
 inline __global__ void __launch_bounds__(kThreads)
     means_kernel(Operands a, Ref<Mixed> dy, Ref<Mixed> out, float* means) {
   wait_for_kernel_before();
@@ -328,8 +358,9 @@ struct GradOperands {
   const float *logs, *means;
 };
 
-/// From the tiles of q, k, dy and v: p = e^(score - log) and its slope g for one thread's elements. With kOfScores g is
-/// the slope of the score as a sum of its terms, otherwise that of q . k.
+/// Recomputes the attention weights of one thread's elements from the tiles of q, k, dy and v. p = e^(score - log),
+/// times the factor of dropout; g: the gradient of the product q . k, or with kOfScores that of the score, to which
+/// bias and ALiBi are added.
 template <int B, int D, bool kOfScores = false, class Terms>
 __device__ void slopes(const Operands& a, const Terms& terms, const GradOperands& grad, const Place& at, int64_t row0,
                        int64_t key0, const float* queries, const float* keys, const float* dys, const float* values,
@@ -365,6 +396,8 @@ __device__ void slopes(const Operands& a, const Terms& terms, const GradOperands
   }
 }
 
+/// dk and dv of one tile of keys of one kv head: the sums over the tiles of queries of its r query heads that see it.
+/// Blocks: (sample, kv head, tile of keys).
 template <int B, int D, class Terms>
 __global__ void __launch_bounds__(kThreads)
     keys_grad_kernel(Operands a, Terms terms, GradOperands grad, Ref<Mixed> dk, Ref<Mixed> dv, int64_t tiles) {
@@ -407,6 +440,8 @@ __global__ void __launch_bounds__(kThreads)
   write_tile<B, D>(from(dv, offset_of(a.v, at.b, at.g, 0, key0)), a.v.row, a.n.s - key0, a.n.e, to_v);
 }
 
+/// dq of one tile of queries of one head: the sum over the tiles of keys that it sees. Blocks: (sample, head, tile of
+/// queries).
 template <int B, int D, class Terms>
 __global__ void __launch_bounds__(kThreads)
     queries_grad_kernel(Operands a, Terms terms, GradOperands grad, Ref<Mixed> dq, int64_t tiles) {

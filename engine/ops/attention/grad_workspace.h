@@ -159,14 +159,9 @@ struct WideMemory {
 };
 
 inline constexpr int kOnePassRows = 64, kOnePassKeys = 128;  ///< rows of a tile of queries, and of a block of keys
-
-/// Returns whether the gradient in one pass (attention_grad_one_pass_cuda.h) takes heads of this size, in as many
-/// blocks as an int counts.
-inline bool one_pass_takes(const AttentionSize& n) {
-  constexpr int64_t kMost = int64_t{1} << 24, kLongest = int64_t{1} << 17;
-  return n.d > 64 && n.d <= 128 && n.d % 8 == 0 && n.e == n.d && n.t <= kLongest && n.s <= kLongest &&
-         n.b * n.heads() * ((n.t + kOnePassRows - 1) / kOnePassRows) < kMost;
-}
+inline constexpr int kLongestOnePass = 1 << 19;              ///< most queries and keys
+/// The most memory of the gradient in one pass. Sequences of more than 65,536 rows need more than kMostGradWorkspace.
+inline constexpr int64_t kMostOnePass = int64_t{4} << 30;
 
 /// The memory of the gradient in one pass: two numbers of each row, counters, steps, the f32 sums of dq for a few kv
 /// heads at a time, and those of dk and dv if the query heads of a kv head are divided into parts.
@@ -193,6 +188,8 @@ struct OnePassMemory {
     for (int64_t p = 2; p <= group; ++p) {
       if (group % p == 0 && time(p) < time(parts) && groups * part_sums() * p <= kMostGradWorkspace) parts = p;
     }
+    // Else half of the multiprocessors would have nothing to do.
+    if (2 * groups * parts * columns <= kMultiprocessors && 2 * groups <= all) groups *= 2;
   }
   int64_t launches() const { return (heads / group + groups - 1) / groups; }
   int64_t rows_bytes() const { return round(heads * tiles * kOnePassRows * 2 * 4); }
@@ -212,5 +209,14 @@ struct OnePassMemory {
   int64_t tile_sums() const { return group * tiles * kOnePassRows * 128 * 4; }
   int64_t part_sums() const { return 2 * blocks * kOnePassKeys * 128 * 4; }
 };
+
+/// Returns whether the gradient in one pass (attention_grad_one_pass_cuda.h) takes heads of this size, in as many
+/// blocks as an int counts.
+inline bool one_pass_takes(const AttentionSize& n) {
+  constexpr int64_t kMost = int64_t{1} << 24;
+  return n.d > 64 && n.d <= 128 && n.d % 8 == 0 && n.e == n.d && n.t <= kLongestOnePass && n.s <= kLongestOnePass &&
+         n.b * n.heads() * ((n.t + kOnePassRows - 1) / kOnePassRows) < kMost &&
+         std::max(OnePassMemory(n, true).bytes(), OnePassMemory(n, false).bytes()) <= kMostOnePass;
+}
 
 }  // namespace trainctl

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "engine/ops/attention/grad_workspace.h"
+#include "engine/ops/host_device.h"
 
 namespace trainctl::attention {
 
@@ -15,11 +16,11 @@ struct Walk {
   int at, count, end;
   bool down;
 
-  __device__ int tile(int step) const {
+  TRAINCTL_HOST_DEVICE int tile(int step) const {
     if (down) return at - step;
     return at + step < end ? at + step : at + step - count;
   }
-  __device__ int step(int tile) const {
+  TRAINCTL_HOST_DEVICE int step(int tile) const {
     if (down) return at - tile;
     return tile >= at ? tile - at : tile - at + count;
   }
@@ -37,28 +38,48 @@ struct OnePassSchedule {
   int first_row;
   bool causal;
   int heads;  ///< query heads of a block of threads, one after another
+  int window =
+      0;  ///< queries that see a key, from its own on; 0: all later ones. Only if causal, and each query has a key
 
-  __host__ __device__ int passes() const { return (blocks + columns - 1) / columns; }
+  TRAINCTL_HOST_DEVICE int passes() const { return (blocks + columns - 1) / columns; }
   /// The block of keys of a pass; from `blocks` on, there is none.
-  __device__ int block(int column, int pass) const {
+  TRAINCTL_HOST_DEVICE int block(int column, int pass) const {
     return pass * columns + (pass % 2 == 0 ? column : columns - 1 - column);
   }
-  __device__ int column_of(int block) const {
+  TRAINCTL_HOST_DEVICE int column_of(int block) const {
     return block / columns % 2 == 0 ? block % columns : columns - 1 - block % columns;
   }
-  __device__ int first(int block) const { return causal ? max(0, block * kOnePassKeys - first_row) / kOnePassRows : 0; }
-  __device__ int count(int block) const { return max(0, tiles - first(block)); }
+  TRAINCTL_HOST_DEVICE int first(int block) const {
+    const int before = causal ? block * kOnePassKeys - first_row : 0;
+    return before > 0 ? before / kOnePassRows : 0;
+  }
+  /// One past the last tile that sees the block.
+  TRAINCTL_HOST_DEVICE int end(int block) const {
+    if (window == 0) return tiles;
+    const int last = (block + 1) * kOnePassKeys - 2 + window - first_row;
+    return last < 0 ? 0 : last / kOnePassRows < tiles ? last / kOnePassRows + 1 : tiles;
+  }
+  TRAINCTL_HOST_DEVICE int count(int block) const {
+    const int before = first(block), behind = end(block);
+    return before < behind ? behind - before : 0;
+  }
+  /// The first tile in which some query does not see some key of the block any more.
+  TRAINCTL_HOST_DEVICE int hides_from(int block) const {
+    const int row = block * kOnePassKeys + window - first_row;
+    return window == 0 ? tiles : row < 0 ? 0 : row / kOnePassRows;
+  }
   /// Number of steps over all heads.
-  __device__ int steps(int block) const { return heads * count(block); }
+  TRAINCTL_HOST_DEVICE int steps(int block) const { return heads * count(block); }
   /// Returns where the steps of a pass are in memory.
-  __device__ int64_t steps_at(int column, int pass) const {
+  TRAINCTL_HOST_DEVICE int64_t steps_at(int column, int pass) const {
     return (static_cast<int64_t>(column) * passes() + pass) * heads * tiles;
   }
 
-  __device__ Walk walk(int block, int head) const {
+  TRAINCTL_HOST_DEVICE Walk walk(int block, int head) const {
     const int from = first(block);
     const bool forwards = block / columns % 2 == 0;
-    Walk walk{from, count(block), tiles, false};
+    Walk walk{from, count(block), end(block), false};
+    if (window > 0) return walk;
     if (from > 0 && (forwards ? head > 0 : head == heads - 1)) {
       walk.down = true, walk.at = tiles - 1;
     } else if (!causal) {
@@ -70,20 +91,30 @@ struct OnePassSchedule {
     return walk;
   }
   /// Returns when the block processes a tile of one of the heads that it sees.
-  __device__ int time(int block, int head, int tile) const {
+  TRAINCTL_HOST_DEVICE int time(int block, int head, int tile) const {
     int earlier = 0;
     for (int pass = block / columns - 1; pass >= 0; --pass) earlier += count(this->block(column_of(block), pass));
     return heads * earlier + head * count(block) + walk(block, head).step(tile);
   }
-  __device__ Step step(int block, int index) const {
-    const int head = index / count(block), tile = walk(block, head).tile(index % count(block));
-    const int mine = time(block, head, tile);
+  /// The blocks of keys that see a tile: from first_seen() to before seen_end().
+  TRAINCTL_HOST_DEVICE int first_seen(int tile) const {
+    const int key = first_row + tile * kOnePassRows - window + 1;
+    return window == 0 || key < 0 ? 0 : key / kOnePassKeys;
+  }
+  TRAINCTL_HOST_DEVICE int seen_end(int tile) const {
+    const int keys = (tile + 1) * kOnePassRows + first_row, seen = (keys + kOnePassKeys - 1) / kOnePassKeys;
+    return causal && seen < blocks ? seen : blocks;
+  }
+  /// Returns where the block's step for a tile of one of the heads is in memory.
+  TRAINCTL_HOST_DEVICE int64_t step_at(int block, int head, int tile) const {
+    return steps_at(column_of(block), block / columns) + head * count(block) + walk(block, head).step(tile);
+  }
+  /// The turn of one of `count` blocks at a tile, from the times at which they process it.
+  TRAINCTL_HOST_DEVICE static int turn(const int* times, int count, int block) {
+    const int mine = times[block];
     int turn = 0;
-    for (int other = 0; other < blocks && first(other) <= tile; ++other) {
-      const int its = time(other, head, tile);
-      turn += its < mine || (its == mine && other < block);
-    }
-    return {tile, turn};
+    for (int other = 0; other < count; ++other) turn += times[other] < mine || (times[other] == mine && other < block);
+    return turn;
   }
 };
 

@@ -78,6 +78,7 @@ void expect_gradient(std::string_view op, Infos in, const Attrs& attrs, size_t l
   expect_channels(op, in.subspan(1), attrs, low - 1, high - 1);
 }
 
+/// The nodes of the layer: mean, var, running (the update of the running statistics) and the normalization.
 TensorId emit_batch_norm(LayerContext& layer) {
   LayerBuilder& b = layer.builder;
   const Shape in = layer.shape();

@@ -110,7 +110,7 @@ class FeatureSums {
     if (d.s == 1 && d.blocks() > 1) parts_.resize(static_cast<size_t>(d.blocks() * d.c));
   }
 
-  /// f(element, feature) is called once an element; then finish(feature, sums).
+  /// f(element, feature) is called once per element; then finish(feature, sums).
   template <class F, class Finish>
   void run(const F& f, const Finish& finish) {
     if (d_.s > 1) return run_planes(f, finish);
@@ -360,6 +360,8 @@ CpuKernel prepare_batch_norm_grad_stats(const KernelCall& call) {
   });
 }
 
+/// dx from dbeta and dgamma, which batch_norm_grad_stats has computed. With behind_relu, dy counts only where relu's
+/// input is positive.
 CpuKernel prepare_batch_norm_grad(const KernelCall& call) {
   const float* const gamma = call.in.size() > 6 ? call.in[6].as<float>() : nullptr;
   const float* const beta = call.in.size() > 7 ? call.in[7].as<float>() : nullptr;

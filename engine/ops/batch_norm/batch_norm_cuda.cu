@@ -321,10 +321,13 @@ CudaKernel prepare_batch_norm_grad(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels batch_norm_cuda = {
-    {"batch_norm_mean", prepare_batch_norm_mean},       {"batch_norm_mean_var", prepare_batch_norm_mean_var},
-    {"batch_norm_var", prepare_batch_norm_var},         {"batch_norm", prepare_batch_norm},
-    {"batch_norm_running", prepare_batch_norm_running}, {"batch_norm_grad_stats", prepare_batch_norm_grad_stats},
-    {"batch_norm_grad", prepare_batch_norm_grad},       {"batch_norm_merge", prepare_batch_norm_merge}};
+extern const CudaKernels batch_norm_cuda = {{"batch_norm_mean", prepare_batch_norm_mean, kTakesF16},
+                                            {"batch_norm_mean_var", prepare_batch_norm_mean_var, kTakesF16},
+                                            {"batch_norm_var", prepare_batch_norm_var, kTakesF16},
+                                            {"batch_norm", prepare_batch_norm, kTakesF16},
+                                            {"batch_norm_running", prepare_batch_norm_running, kTakesF16},
+                                            {"batch_norm_grad_stats", prepare_batch_norm_grad_stats, kTakesF16},
+                                            {"batch_norm_grad", prepare_batch_norm_grad, kTakesF16},
+                                            {"batch_norm_merge", prepare_batch_norm_merge, kTakesF16}};
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
 // Element-wise kernels over x [n, c, s] with operands of one number per feature, [c]: out = op(of(numbers), full..). In
-// bf16 the time of a copy allows some 25 instructions an element, and a reciprocal square root alone takes 10. So an
+// bf16 the time of a copy allows some 25 instructions per element, and a reciprocal square root alone takes 10. So an
 // op's values for a feature are computed once per pack or, if features are contiguous, once per thread.
 //
 // An Op defines what is computed:
@@ -112,6 +112,8 @@ struct FeatureColumns {
   int64_t split = 0;  ///< rows of one of gridDim.y blocks
 };
 
+/// x [rows, c]: one pack of columns per thread, whose features' values are computed once. Blocks: (packs of columns,
+/// ranges of rows).
 template <int V, class T, int F, int S, class Op>
 __global__ void __launch_bounds__(kMapThreads)
     features_kernel(std::array<Ref<T>, F> full, FeatureSides<T, S> sides, Ref<T> out, Op op, FeatureColumns g) {

@@ -27,7 +27,9 @@ CudaKernel prepare_larger(const CudaKernelCall& call) { return map_broadcast(cal
 }  // namespace
 
 extern const CudaKernels binary_cuda = {
-    {"add", prepare_add},         {"sub", prepare_sub},         {"mul", prepare_mul},      {"div", prepare_div},
-    {"maximum", prepare_maximum}, {"minimum", prepare_minimum}, {"larger", prepare_larger}};
+    {"add", prepare_add, kTakesF16},         {"sub", prepare_sub, kTakesF16},
+    {"mul", prepare_mul, kTakesF16},         {"div", prepare_div, kTakesF16},
+    {"maximum", prepare_maximum, kTakesF16}, {"minimum", prepare_minimum, kTakesF16},
+    {"larger", prepare_larger, kTakesF16}};
 
 }  // namespace trainctl

@@ -64,6 +64,7 @@ class CachedAttention {
       for (int64_t i = 0; i < n_.t; ++i) attend(b, g, r, i, scores);
   }
 
+  /// The output of row i of query head r of kv head g in sample b. `scores`: room for a score per position.
   void attend(int64_t b, int64_t g, int64_t r, int64_t i, float* scores) const {
     float* const out = out_ + offset_of(a_.heads.out, b, g, r, i);
     std::fill_n(out, n_.e, 0.0f);

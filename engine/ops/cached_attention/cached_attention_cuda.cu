@@ -1,8 +1,8 @@
 // Three kernels: the new keys and values are written; blocks attend to a part of the keys each; the parts are combined.
 //
 //   grid of attend   x: sample, row, kv head, up to R of its query heads    y: part of the keys
-//   warp             K keys at a time, so that their loads overlap: a dot product with each of R queries, over the lanes
-//   lane             U features, 32 apart, of q, of the keys, and of the sum of values
+//   warp             K keys at a time, so that their loads overlap: a dot product with each of R queries, over the
+//   lanes lane             U features, 32 apart, of q, of the keys, and of the sum of values
 #include "engine/ops/cached_attention/cached_attention_shape.h"
 #include "engine/ops/cached_attention/key_splits.h"
 #include "engine/ops/cuda/cuda_kernel.h"
@@ -56,9 +56,12 @@ struct KeySums {
   float top[R], total[R], sum[R][U];
 };
 
+/// Adds the keys in [begin, end) that this warp takes to the softmax sums of R queries. `k_at`, `v_at`: offsets of the
+/// head's first key and value; `slopes`: those of ALiBi; `position`: that of the query.
 template <class T, int U, int R>
 __device__ void attend_to_keys(const CachedOperands<T>& p, int64_t k_at, int64_t v_at, int64_t begin, int64_t end,
-                          int64_t position, const float (&slopes)[R], const float (&q)[R][U], KeySums<U, R>& sums) {
+                               int64_t position, const float (&slopes)[R], const float (&q)[R][U],
+                               KeySums<U, R>& sums) {
   constexpr int K = kKeysAtOnce<U>;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (int64_t first = begin + warp * K; first < end; first += kCachedWarps * K) {
@@ -143,6 +146,7 @@ __device__ void write_part(const CachedOperands<T>& p, const KeySums<U, R>& sums
   }
 }
 
+/// One block for one row, kv head, up to R of its query heads and one part of the keys.
 template <class T, int U, int R>
 __global__ void __launch_bounds__(kCachedThreads) attend_kernel(CachedOperands<T> p) {
   wait_for_kernel_before();
@@ -168,7 +172,7 @@ __global__ void __launch_bounds__(kCachedThreads) attend_kernel(CachedOperands<T
   if (p.window > 0 && begin < seen - p.window) begin = seen - p.window;
   if (end > seen) end = seen;
   attend_to_keys<T, U, R>(p, offset_of(p.k_cache_heads, b, g, 0, 0), offset_of(p.v_cache_heads, b, g, 0, 0), begin, end,
-                     position, slopes, q, sums);
+                          position, slopes, q, sums);
   write_part<T, U, R>(p, sums, (row * p.n.g + g) * p.n.r + first_head, offset_of(p.out_heads, b, g, 0, t), first_head,
                       count);
 }
@@ -229,6 +233,7 @@ CachedOperands<T> operands_of_cached(const CudaKernelCall& call) {
 
 unsigned cached_blocks(int64_t threads) { return static_cast<unsigned>(ceil_div(threads, kCachedThreads)); }
 
+/// Launches append_kernel and attend_kernel, and combine_kernel if the keys are divided into several parts.
 template <class T>
 CudaKernel prepare_cached(const CudaKernelCall& call) {
   CachedOperands<T> p = operands_of_cached<T>(call);

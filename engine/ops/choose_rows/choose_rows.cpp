@@ -83,8 +83,8 @@ extern const OpDef masked_rows_op = {
 extern const LayerDef choose_rows_layer = {
     .name = "choose_rows",
     .doc =
-        "Selects each row from one of several inputs. Inputs: the numbers of the inputs to select (i32, from 0), then "
-        "those.",
+        "Selects each row from one of several inputs. Inputs: the number of the input to select for each row (i32, "
+        "from 0), then the inputs to select from.",
     .min_inputs = 2,
     .max_inputs = 65,
     .emit = [](LayerContext& layer) { return layer.emit("choose_rows"); },

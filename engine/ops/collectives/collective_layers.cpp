@@ -20,6 +20,7 @@ Groups groups_of(const LayerContext& layer) {
   return {all};
 }
 
+/// Throws ShapeError unless the groups have equal sizes and contain each rank of the stage exactly once.
 void expect_partition(const Groups& groups, int ranks) {
   std::vector<int> times(static_cast<size_t>(ranks), 0);
   for (const Ints& group : groups) {

@@ -73,6 +73,7 @@ dnnl::convolution_forward::primitive_desc forward_of(const ConvShape& s, bool bi
 #endif
 }
 
+/// Convolution, bias and activation by oneDNN, which fuses the bias and relu; other activations are a second kernel.
 CpuKernel prepare_conv2d(const KernelCall& call) {
   const TensorArg &x = call.in[0], &w = call.in[1], &y = call.out[0];
   const Epilogue epilogue = epilogue_of(call.attrs);

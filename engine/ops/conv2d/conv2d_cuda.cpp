@@ -35,11 +35,13 @@ CudaKernel by_own_kernel(const ConvProblem& problem, CudaScratch* scratch) {
   };
 }
 
+/// Null in f16 if the library does not compute it.
 CudaKernel convolution(const CudaKernelCall& call, ConvProblem problem) {
+  const bool is_f16 = problem.tensors.x.dtype == DType::f16;
   problem.tf32 = call.tf32 || call.attrs.flag("tf32");
   if (const std::string& fault = cuda::cudnn_fault(); !fault.empty()) {
     print_once("convolutions use the built-in kernels, which are many times slower: " + fault);
-    return by_own_kernel(problem, call.scratch);
+    return is_f16 ? nullptr : by_own_kernel(problem, call.scratch);
   }
   std::string tried;
   if (CudaKernel by_library = library_convolution(problem, call.scratch, tried)) return by_library;
@@ -48,7 +50,7 @@ CudaKernel convolution(const CudaKernelCall& call, ConvProblem problem) {
              to_string(t.x.shape) + (problem.shape.channels_last ? " (channels last)" : "") + ", weights " +
              to_string(t.w.shape) + " in " + std::string(to_string(t.x.dtype)) +
              "; it uses the built-in kernel, which is many times slower. Tried: " + tried);
-  return by_own_kernel(problem, call.scratch);
+  return is_f16 ? nullptr : by_own_kernel(problem, call.scratch);
 }
 
 /// The kernel of a fused op, with its own operands; of a bias, along the channels.
@@ -75,6 +77,7 @@ bool may_fuse(const CudaKernelCall& call, const Epilogue& epilogue) {
          (epilogue.activation == Activation::none || epilogue.activation == Activation::relu);
 }
 
+/// Convolution, bias and activation: in one call of cuDNN if it may fuse them, otherwise one kernel after the other.
 CudaKernel prepare_conv2d(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &w = call.in[1], &y = call.out[0];
   const Epilogue epilogue = epilogue_of(call.attrs);
@@ -92,6 +95,7 @@ CudaKernel prepare_conv2d(const CudaKernelCall& call) {
     return convolution(call, std::move(problem));
   }
   std::vector<CudaKernel> kernels = {convolution(call, std::move(problem))};
+  if (!kernels[0]) return nullptr;
   for (CudaKernel& kernel : epilogue_kernels(call, sums, bias, y)) kernels.push_back(std::move(kernel));
   return cuda::in_order(std::move(kernels));
 }
@@ -105,15 +109,16 @@ CudaKernel prepare_conv2d_weight_grad(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
   std::vector<CudaKernel> kernels = {
       convolution(call, {ConvKind::weight, ConvShape::of(call.attrs, x.shape, dw.shape, dy.shape), {x, dw, dy}})};
+  if (!kernels[0]) return nullptr;
   if (epilogue_of(call.attrs).bias_grad) kernels.push_back(apart(call, bias_grad_kernel(), {dy}, call.out[1]));
   return cuda::in_order(std::move(kernels));
 }
 
 }  // namespace
 
-extern const CudaKernels conv2d_cuda = {{"conv2d", prepare_conv2d},
-                                        {"conv2d_input_grad", prepare_conv2d_input_grad},
-                                        {"conv_transpose2d", prepare_conv2d_input_grad},
-                                        {"conv2d_weight_grad", prepare_conv2d_weight_grad}};
+extern const CudaKernels conv2d_cuda = {{"conv2d", prepare_conv2d, kTakesF16},
+                                        {"conv2d_input_grad", prepare_conv2d_input_grad, kTakesF16},
+                                        {"conv_transpose2d", prepare_conv2d_input_grad, kTakesF16},
+                                        {"conv2d_weight_grad", prepare_conv2d_weight_grad, kTakesF16}};
 
 }  // namespace trainctl

@@ -15,12 +15,8 @@ bool is_same(const LayerContext& layer) { return std::holds_alternative<std::str
 
 /// The padding that keeps height and width. As in PyTorch, an odd padding has one more at the end.
 Ints same_padding(const Window& window) {
-  if (window.stride != std::array<int64_t, 2>{1, 1}) {
-    throw ShapeError(fmt::format("padding: same keeps the size of the input, which is not possible with a stride of "
-                                 "{}x{}",
-                                 window.stride[0], window.stride[1]),
-                     "padding");
-  }
+  if (window.stride != std::array<int64_t, 2>{1, 1})
+    throw ShapeError("padding: same keeps the size of the input, which is not possible with a stride", "padding");
   Ints padding;
   for (size_t d = 0; d < 2; ++d) {
     const int64_t both = window.reach(d) - 1;
@@ -75,10 +71,7 @@ using Two = std::array<int64_t, 2>;
 Attrs transposed_window(const Window& window, Two x, Two padding, Two output_padding) {
   Ints size(2);
   for (size_t d = 0; d < 2; ++d) {
-    if (output_padding[d] >= window.stride[d])
-      throw ShapeError(
-          fmt::format("output_padding {} must be smaller than the stride, {}", output_padding[d], window.stride[d]),
-          "output_padding");
+    expect_output_padding(output_padding[d], window.stride[d], window.dilation[d]);
     size[d] = (x[d] - 1) * window.stride[d] - 2 * padding[d] + window.reach(d) + output_padding[d];
     if (size[d] < 1)
       throw ShapeError(fmt::format("a padding of {} leaves nothing of an input of size {}", padding[d], x[d]),
@@ -90,6 +83,14 @@ Attrs transposed_window(const Window& window, Two x, Two padding, Two output_pad
           {"size", size}};
 }
 
+/// The images with the zeros that an output_padding beyond the stride is made of (zeros_of_output_padding).
+TensorId with_zeros(LayerBuilder& b, TensorId images, const Window& window, Two output_padding) {
+  Ints after(4);
+  for (size_t d = 0; d < 2; ++d) after[2 + d] = zeros_of_output_padding(output_padding[d], window.stride[d]);
+  if (after == Ints(4)) return images;
+  return b.emit("pad", {images}, {{"before", Ints(4)}, {"after", after}, {"value", 0.0}}, "padded")[0];
+}
+
 TensorId emit_conv_transpose2d(LayerContext& layer) {
   expect_images(layer);
   const Attrs& fields = layer.attrs;
@@ -97,7 +98,8 @@ TensorId emit_conv_transpose2d(LayerContext& layer) {
   const auto kernel = per_side(fields, "kernel"), stride = per_side(fields, "stride"),
              dilation = per_side(fields, "dilation"), padding = per_side(fields, "padding"),
              more = per_side(fields, "output_padding");
-  Attrs attrs = transposed_window({.kernel = kernel, .stride = stride, .dilation = dilation}, x.size, padding, more);
+  const Window window{.kernel = kernel, .stride = stride, .dilation = dilation};
+  Attrs attrs = transposed_window(window, x.size, padding, more);
   LayerBuilder& b = layer.builder;
   const int64_t channels = fields.integer("channels"), groups = fields.integer("groups");
   expect_groups(groups, x.c, channels);
@@ -106,7 +108,8 @@ TensorId emit_conv_transpose2d(LayerContext& layer) {
   const Init init = linear_init(of_group * kernel[0] * kernel[1]);
   const bool bias = fields.flag("bias");
   const TensorId w = layer.weight({x.c, of_group, kernel[0], kernel[1]}, init);
-  const TensorId product = b.emit("conv_transpose2d", {layer.inputs[0], w}, attrs, bias ? "conv_transpose2d" : "")[0];
+  const TensorId padded = with_zeros(b, layer.inputs[0], window, more);
+  const TensorId product = b.emit("conv_transpose2d", {padded, w}, attrs, bias ? "conv_transpose2d" : "")[0];
   if (!bias) return product;
   return b.emit("add_bias", {product, layer.bias({channels}, init)}, {{"dim", int64_t{1}}})[0];
 }
@@ -128,9 +131,10 @@ TensorId emit_conv_transpose1d(LayerContext& layer) {
   const int64_t kernel = fields.integer("kernel"), channels = fields.integer("channels"),
                 groups = fields.integer("groups");
   expect_groups(groups, in[1], channels);
-  Attrs attrs = transposed_window(
-      {.kernel = {1, kernel}, .stride = {1, fields.integer("stride")}, .dilation = {1, fields.integer("dilation")}},
-      {1, in[2]}, {0, fields.integer("padding")}, {0, fields.integer("output_padding")});
+  const Window window{
+      .kernel = {1, kernel}, .stride = {1, fields.integer("stride")}, .dilation = {1, fields.integer("dilation")}};
+  const Two more = {0, fields.integer("output_padding")};
+  Attrs attrs = transposed_window(window, {1, in[2]}, {0, fields.integer("padding")}, more);
   LayerBuilder& b = layer.builder;
   const Init init = linear_init(channels / groups * kernel);
   const TensorId w = layer.weight({in[1], channels / groups, 1, kernel}, init);
@@ -140,6 +144,7 @@ TensorId emit_conv_transpose1d(LayerContext& layer) {
     x = b.emit("reshape", {x}, {{"shape", Shape{in[0], groups, in[1] / groups, 1, in[2]}}}, "groups")[0];
   }
   x = b.emit("reshape", {x}, {{"shape", Shape{in[0], in[1], 1, in[2]}}}, "images")[0];
+  x = with_zeros(b, x, window, more);
   return emit_rows(layer, b.emit("conv_transpose2d", {x, w}, attrs, "conv_transpose2d")[0], init);
 }
 
@@ -159,7 +164,7 @@ TensorId emit_conv1d(LayerContext& layer) {
   attrs.set("padding", padding);
   window.before[1] = padding[2];
   window.after[1] = padding[3];
-  expect_window_fits(window, Images{in[0], in[1], {1, in[2]}});
+  expect_row_window_fits(window, in[2]);
   LayerBuilder& b = layer.builder;
   const Init init = linear_init(in[1] / groups * kernel);
   const TensorId w = layer.weight({channels, in[1] / groups, 1, kernel}, init);

@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(kLayoutThreads)
 
 void copy_weight(CudaStream stream, const void* from, DType from_type, const WeightLayout& from_layout, void* to,
                  DType to_type, const WeightLayout& to_layout, bool add) {
-  with_float_type(from_type, [&](auto from_element) {
-    with_float_type(to_type, [&](auto to_element) {
+  with_any_float_type(from_type, [&](auto from_element) {
+    with_any_float_type(to_type, [&](auto to_element) {
       using From = decltype(from_element);
       using To = decltype(to_element);
       launch(copy_weight_kernel<From, To>, layout_blocks(to_layout.size()), kLayoutThreads, 0, stream, "conv2d weights",
@@ -56,7 +56,7 @@ void copy_weight(CudaStream stream, const void* from, DType from_type, const Wei
 
 void copy_rows(CudaStream stream, DType type, const void* from, int64_t from_width, void* to, int64_t to_width,
                int64_t rows) {
-  with_float_type(type, [&](auto element) {
+  with_any_float_type(type, [&](auto element) {
     using T = decltype(element);
     launch(copy_rows_kernel<T>, layout_blocks(rows * to_width), kLayoutThreads, 0, stream, "conv2d images",
            static_cast<const T*>(from), from_width, static_cast<T*>(to), to_width, rows * to_width);

@@ -69,6 +69,7 @@ class LibraryCalls {
   /// Scratch memory that the copies of the images leave for the library.
   int64_t most_workspace() const { return kMostCudnnWorkspace - x_.room - y_.room; }
 
+  /// The convolution of one call as cuDNN plans it.
   CudnnConvolution signature() const {
     const ConvShape& s = call_;
     CudnnConvolution c;
@@ -107,6 +108,8 @@ class LibraryCalls {
     return o;
   }
 
+  /// The output images, or the input gradient: calls of the library that read the weight, one per slice, with the
+  /// copies around them.
   CudaKernel with_weight(const CudnnPlanPtr& plan, CudaScratch* scratch) const {
     const bool forward = problem_.kind == ConvKind::forward;
     const ImageOperand from = forward ? x_ : y_, to = forward ? y_ : x_;
@@ -281,6 +284,7 @@ double multiplications(const ConvShape& s) {
          static_cast<double>(s.window.kernel[0] * s.window.kernel[1]);
 }
 
+/// Up to about `most` candidates, best guesses first. `tried`: what was tried without success, in words.
 std::vector<Candidate> candidates_of(const ConvProblem& problem, size_t most, std::string& tried) {
   // Without a measurement, the first candidate is used; for small convolutions it is the library's.
   const bool large = multiplications(problem.shape) >= kWorthMeasuring;
@@ -314,6 +318,7 @@ ConvProblem copy_of(const ConvProblem& problem, cuda::Trial& trial) {
   return copy;
 }
 
+/// Index of the candidate that takes the least time on operands of the same sizes.
 size_t fastest_of(const ConvProblem& problem, const std::vector<Candidate>& candidates) {
   cuda::Trial trial;
   CudaScratch scratch;

@@ -28,7 +28,7 @@ ConvWay parse_way(const std::string& text) {
 }
 
 int64_t channel_unit(DType dtype, bool tf32) {
-  if (dtype == DType::bf16) return 8;
+  if (is_half(dtype)) return 8;
   return tf32 ? 4 : 1;
 }
 

@@ -97,6 +97,8 @@ void expect_windows_fit(const Shape& x, const Three& kernel, const Padding& padd
                        "kernel");
 }
 
+/// A 3D convolution as 2D ones: each output slice is the convolution of the slices under its window, merged into
+/// channels, with the weight merged in the same way.
 TensorId emit_conv3d(LayerContext& layer) {
   expect_volume(layer);
   const Attrs& fields = layer.attrs;
@@ -152,7 +154,7 @@ extern const LayerDef conv3d_layer = {
     .name = "conv3d",
     .doc =
         "Convolution of volumes [n, c, depth, height, width], with a weight of [channels, c / groups * kernel, kernel, "
-        "kernel]: that of PyTorch with the first two dims of its windows merged.",
+        "kernel]: PyTorch's weight with the first two dims of its windows merged.",
     .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
                of_three("kernel", "Size of the window").required().at_least(1).at_most(kMaxSize),
                of_three("stride", "Distance between windows").defaults(Ints{1}).at_least(1).at_most(kMaxSize),

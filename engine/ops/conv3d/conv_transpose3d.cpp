@@ -7,10 +7,12 @@
 // Rows of zeros below each slice of x keep the windows of a slice apart. `stride` adjacent steps t of a slice fill
 // `stride` adjacent slices of y, so the sum has kd / stride terms; with a dilation it has kd.
 #include <algorithm>
+#include <map>
 
 #include "engine/ops/conv2d/conv_groups.h"
 #include "engine/ops/layer_fields.h"
 #include "engine/ops/three_dims.h"
+#include "engine/ops/window_layer.h"
 
 namespace trainctl {
 namespace {
@@ -22,6 +24,7 @@ struct Transposed {
   int64_t reach(size_t d) const { return dilation[d] * (kernel[d] - 1) + 1; }
 };
 
+/// Reads the fields and computes the size of the output.
 Transposed transposed_of(const LayerContext& layer) {
   expect_volume(layer);
   const Attrs& fields = layer.attrs;
@@ -36,11 +39,7 @@ Transposed transposed_of(const LayerContext& layer) {
   expect_groups(t.groups, x[1], t.channels);
   const Three more = three_of(fields, "output_padding");
   for (size_t d = 0; d < 3; ++d) {
-    // The width is that of one 2D call, whose output_padding is smaller than its stride.
-    const int64_t limit = d == 2 ? t.stride[d] : std::max(t.stride[d], t.dilation[d]);
-    if (more[d] >= limit)
-      throw ShapeError(fmt::format("output_padding {} of dim {} must be smaller than {}", more[d], 2 + d, limit),
-                       "output_padding");
+    expect_output_padding(more[d], t.stride[d], t.dilation[d]);
     t.out[d] = (x[2 + d] - 1) * t.stride[d] - 2 * t.padding[d] + t.reach(d) + more[d];
     if (t.out[d] < 1)
       throw ShapeError(fmt::format("a padding of {} leaves nothing of dim {} of {}", t.padding[d], 2 + d, to_string(x)),
@@ -95,7 +94,9 @@ TensorId emit_images(LayerContext& layer, const Transposed& t, TensorId weight) 
   const int64_t height = (rows + t.stride[1] - 1) / t.stride[1], tall = height * t.stride[1];
   if (t.groups > 1) images.reshape({x[0], t.groups, in_group, depth, x[3], x[4]}, "groups");
   images.window(images.shape().size() - 2, 0, height, "rows");
-  images.reshape({x[0], x[1], depth * height, x[4]}, "images");
+  const int64_t zeros = zeros_of_output_padding(three_of(layer.attrs, "output_padding")[2], t.stride[2]);
+  images.window(images.shape().size() - 1, 0, x[4] + zeros, "columns");
+  images.reshape({x[0], x[1], depth * height, x[4] + zeros}, "images");
 
   b.share_factors(weight, 0, images.at(), 1);
   b.split_factors(weight, 1, {of_group, t.kernel[0]});
@@ -118,11 +119,16 @@ TensorId emit_sum(LayerBuilder& b, const Transposed& t, TensorId z) {
   Steps by_depth(b, z);
   by_depth.emit("transpose", {{"perm", Ints{0, 1, 2, 4, 3, 5, 6}}}, "by_depth");
   TensorId total = -1, first_term = -1;
+  std::map<int64_t, TensorId> parts;  // by their number of steps: parts of one size share their factors
+  const auto part_like = [&](int64_t steps) { return parts.contains(steps) ? parts[steps] : -1; };
   for (int64_t k = 0; k < terms; ++k) {
     const std::string number = std::to_string(k);
     Steps term(b, by_depth.at());
-    term.window(4, k * adjacent, std::min(adjacent, t.kernel[0] - k * adjacent), "step" + number);
-    term.window(4, 0, t.stride[0], "spread" + number);
+    const int64_t steps = std::min(adjacent, t.kernel[0] - k * adjacent);
+    term.window(4, k * adjacent, steps, "step" + number, part_like(steps));
+    parts.emplace(steps, term.at());
+    term.window(4, 0, t.stride[0], "spread" + number, part_like(t.stride[0]));
+    parts.emplace(t.stride[0], term.at());
     term.reshape({shape[0], shape[1], shape[2], slices, shape[5], shape[6]}, "slices" + number);
     term.window(3, -k * apart, slices + (terms - 1) * apart, "term" + number, first_term);
     if (first_term < 0) first_term = term.at();
@@ -156,7 +162,7 @@ extern const LayerDef conv_transpose3d_layer = {
     .name = "conv_transpose3d",
     .doc =
         "Transposed convolution of volumes [n, c, depth, height, width], with a weight of [c, channels / groups * "
-        "kernel, kernel, kernel]: that of PyTorch with its dims 1 and 2 merged.",
+        "kernel, kernel, kernel]: PyTorch's weight with its dims 1 and 2 merged.",
     .fields =
         {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
          of_three("kernel", "Size of the window").required().at_least(1).at_most(kMaxSize),

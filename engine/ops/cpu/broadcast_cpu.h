@@ -6,6 +6,8 @@
 
 namespace trainctl::cpu {
 
+/// out = f(a, b) for two operands that are broadcast to out's shape by numpy's rules. The innermost loop has contiguous
+/// or constant operands.
 template <class F>
 CpuKernel broadcast_map(const KernelCall& call, F f) {
   const Shape& shape = call.out[0].shape;

@@ -141,6 +141,8 @@ __global__ void __launch_bounds__(kCtcThreads) ctc_kernel(CtcCall c, const T* lo
     y[blockIdx.x] = isinf(loss) && c.zero_infinity ? 0.0f : static_cast<float>(loss * c.factor(block.count));
 }
 
+/// dlogits [batch, steps, classes], one block per row of the batch: alpha forwards in scratch memory, then beta and the
+/// gradients backwards step by step.
 template <class T>
 __global__ void __launch_bounds__(kCtcThreads)
     ctc_grad_kernel(CtcCall c, const T* logits, double* scratch, const float* dy, T* dlogits) {

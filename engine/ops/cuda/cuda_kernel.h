@@ -48,12 +48,16 @@ using PrepareCudaKernel = CudaKernel (*)(const CudaKernelCall& call);
 struct CudaKernelDef {
   const char* name;  ///< same as in its KernelDef
   PrepareCudaKernel prepare;
+  /// Its operands may be f16. `prepare` returns null for a call that it supports only in f32 and bf16; then, and for
+  /// all other kernels, f16 operands become f32 copies (runtime/cuda/f16_operands.h).
+  bool takes_f16 = false;
 };
+inline constexpr bool kTakesF16 = true;
 /// The kernels of one family; all_cuda_kernels.cpp finds them by name.
 using CudaKernels = std::initializer_list<CudaKernelDef>;
 
-/// Null if there is no kernel of that name, as in a build without CUDA. Each operand of a kernel is f32 or bf16, as its
-/// dtype says; arithmetic is in f32.
+/// Null if there is no kernel of that name, as in a build without CUDA. Each operand of a kernel is f32, bf16 or, if it
+/// takes that, f16, as its dtype says; arithmetic is in f32.
 const CudaKernelDef* find_cuda_kernel(std::string_view name);
 /// Returns whether this build has CUDA kernels.
 bool has_cuda_kernels();

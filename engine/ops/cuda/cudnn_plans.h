@@ -28,7 +28,7 @@ class CudnnPlan {
 };
 using CudnnPlanPtr = std::shared_ptr<const CudnnPlan>;
 
-/// Softmax attention in bf16. q and out are [b, heads, t, d], k and v [b, kv heads, s, d], the logs of sums
+/// Softmax attention in 16 bits. q and out are [b, heads, t, d], k and v [b, kv heads, s, d], the logs of sums
 /// [b, heads, t, 1] in f32. Tensors: q, k, v, out, logs; with backward also dy, dq, dk, dv, with the strides of out, q,
 /// k and v, unless dk and dv have their own.
 struct CudnnAttention {
@@ -38,6 +38,7 @@ struct CudnnAttention {
   int64_t window = 0;   ///< with causal: a row sees this many rows, itself the last; 0: all
   float scale = 1;
   bool backward = false;
+  DType dtype = DType::bf16;  ///< or f16
 };
 
 /// y = x * w by image, or a gradient of it. Tensors: forward x, w, y; data dy, w, dx; weight dy, x, dw. A bias comes

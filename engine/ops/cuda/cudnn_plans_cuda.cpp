@@ -75,7 +75,11 @@ class Graph : public fe::graph::Graph {
   fe::error_t support_of(int64_t engine) { return plans.check_support_at_index(engine); }
 };
 
-fe::DataType_t type_of(DType dtype) { return dtype == DType::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::FLOAT; }
+fe::DataType_t type_of(DType dtype) {
+  return dtype == DType::bf16  ? fe::DataType_t::BFLOAT16
+         : dtype == DType::f16 ? fe::DataType_t::HALF
+                               : fe::DataType_t::FLOAT;
+}
 
 class Plan : public CudnnPlan {
  public:
@@ -150,7 +154,7 @@ void set_mask(Options& options, const CudnnAttention& a) {
 
 CudnnPlanPtr make(const CudnnAttention& a) {
   const auto graph = std::make_shared<Graph>();
-  const fe::DataType_t type = fe::DataType_t::BFLOAT16, floats = fe::DataType_t::FLOAT;
+  const fe::DataType_t type = type_of(a.dtype), floats = fe::DataType_t::FLOAT;
   graph->set_io_data_type(type).set_intermediate_data_type(floats).set_compute_data_type(floats);
   const Tensor q = input(*graph, a.q, 1, type), k = input(*graph, a.k, 2, type), v = input(*graph, a.v, 3, type);
   if (!a.backward) {
@@ -312,8 +316,8 @@ const std::string& cudnn_fault() {
 CudnnPlanPtr cudnn_plan(const CudnnAttention& a) {
   std::ostringstream signature;
   signature << "attention " << text_of(a.q) << text_of(a.k) << text_of(a.v) << text_of(a.out) << text_of(a.logs)
-            << text_of(a.dk) << text_of(a.dv) << a.causal << a.backward << " " << a.window << " " << std::hexfloat
-            << a.scale;
+            << text_of(a.dk) << text_of(a.dv) << a.causal << a.backward << " " << a.window << " " << to_string(a.dtype)
+            << " " << std::hexfloat << a.scale;
   return shared(signature.str(), [&] { return make(a); });
 }
 

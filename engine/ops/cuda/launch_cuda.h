@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -84,9 +85,11 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_
 inline constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 using bf16 = __nv_bfloat16;
+using f16 = __half;
 
 __device__ inline float to_f32(float v) { return v; }
 __device__ inline float to_f32(bf16 v) { return __bfloat162float(v); }
+__device__ inline float to_f32(f16 v) { return __half2float(v); }
 template <class T>
 __device__ T from_f32(float v);
 template <>
@@ -97,12 +100,21 @@ template <>
 __device__ inline bf16 from_f32<bf16>(float v) {
   return __float2bfloat16_rn(v);
 }
+template <>
+__device__ inline f16 from_f32<f16>(float v) {
+  return __float2half_rn(v);
+}
 
 /// Calls run(T{}) with the element type.
 template <class Run>
 auto with_float_type(DType dtype, Run run) {
   check(dtype == DType::f32 || dtype == DType::bf16, "this operand is f32 or bf16");
   return dtype == DType::f32 ? run(float{}) : run(bf16{});
+}
+/// The same for kernels that take f16 too (CudaKernelDef::takes_f16).
+template <class Run>
+auto with_any_float_type(DType dtype, Run run) {
+  return dtype == DType::f16 ? run(f16{}) : with_float_type(dtype, run);
 }
 
 }  // namespace trainctl

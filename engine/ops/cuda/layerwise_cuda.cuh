@@ -78,6 +78,7 @@ __global__ void __launch_bounds__(kLayerwiseThreads)
   parts[2 * blockIdx.x + 1] = directions_total;
 }
 
+/// Adds up the norms that layerwise_norms wrote as `parts`, and updates the elements of this block.
 template <class G, int S, class Rule>
 __global__ void __launch_bounds__(kLayerwiseThreads)
     layerwise_update(LayerwiseOperands<G, S> operands, Rule rule, CudaClip clip, const StepScalars* scalars,

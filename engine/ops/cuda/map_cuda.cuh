@@ -21,6 +21,7 @@ struct Span {
   int64_t head = 0, packs = 0, n = 0;
 };
 
+/// Computes the packs of this block: all loads first, then op and stores.
 template <int V, class T, int N, class Op>
 __device__ void map_packs(std::array<Ref<T>, N> in, Ref<T> out, Op op, const Span& span) {
   constexpr int kUnroll = kMapUnroll<V, N>;

@@ -80,7 +80,7 @@ struct SideWords {
   uint32_t w[V];
 };
 __device__ inline uint32_t word_of(Ref<Mixed> r, int64_t at) {
-  return r.is_bf16 ? static_cast<const uint16_t*>(r.p)[at] : static_cast<const uint32_t*>(r.p)[at];
+  return r.is_half() ? static_cast<const uint16_t*>(r.p)[at] : static_cast<const uint32_t*>(r.p)[at];
 }
 /// The values of the row that starts at `first`, from `column` on.
 template <Along kAlong, int V>
@@ -91,7 +91,7 @@ __device__ inline SideWords<V> fetch_side(Ref<Mixed> r, int64_t first, int64_t c
   } else if constexpr (kAlong == Along::elements || V == 1) {
 #pragma unroll
     for (int j = 0; j < V; ++j) to.w[j] = word_of(r, first + column + j);
-  } else if (r.is_bf16) {
+  } else if (r.is_half()) {
     const auto* from = static_cast<const uint16_t*>(r.p) + first + column;
     if constexpr (V == 8) {
       const uint4 q = load_16(from);
@@ -109,18 +109,27 @@ __device__ inline SideWords<V> fetch_side(Ref<Mixed> r, int64_t first, int64_t c
   }
   return to;
 }
+/// The number of a word of operand r.
+__device__ inline float of_word(const Ref<Mixed>& r, uint32_t word) {
+  return r.is_f16 ? of_f16_bits(word) : __uint_as_float(r.is_bf16 ? word << 16 : word);
+}
 template <int V>
-__device__ inline void unpack_side(const SideWords<V>& from, Along along, bool is_bf16, float (&v)[V]) {
+__device__ inline void unpack_side(const SideWords<V>& from, Along along, const Ref<Mixed>& r, float (&v)[V]) {
   if (along == Along::same) {
-    const float one = __uint_as_float(is_bf16 ? from.w[0] << 16 : from.w[0]);
+    const float one = of_word(r, from.w[0]);
 #pragma unroll
     for (int j = 0; j < V; ++j) v[j] = one;
-  } else if (V > 1 && along == Along::packs && is_bf16) {
+  } else if (V > 1 && along == Along::packs && r.is_half()) {
 #pragma unroll
-    for (int j = 0; j + 1 < V; j += 2) halves(from.w[j / 2], v[j], v[j + 1]);
+    for (int j = 0; j + 1 < V; j += 2) {
+      if (r.is_f16)
+        f16_halves(from.w[j / 2], v[j], v[j + 1]);
+      else
+        halves(from.w[j / 2], v[j], v[j + 1]);
+    }
   } else {
 #pragma unroll
-    for (int j = 0; j < V; ++j) v[j] = __uint_as_float(is_bf16 ? from.w[j] << 16 : from.w[j]);
+    for (int j = 0; j < V; ++j) v[j] = of_word(r, from.w[j]);
   }
 }
 /// Calls fetch(along) with `along` as a compile-time constant.
@@ -192,7 +201,7 @@ __global__ void __launch_bounds__(kMapThreads)
 #pragma unroll
     for (int k = 0; k < F; ++k) unpack(raw[u][k], v[k]);
 #pragma unroll
-    for (int k = 0; k < S; ++k) unpack_side(words[u][k], sides.along[k], sides.ref[k].is_bf16, s[k]);
+    for (int k = 0; k < S; ++k) unpack_side(words[u][k], sides.along[k], sides.ref[k], s[k]);
 #pragma unroll
     for (int j = 0; j < V; ++j) {
       std::array<float, F> of_full;

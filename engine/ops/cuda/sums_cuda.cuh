@@ -1,5 +1,5 @@
 // Sums over dims of contiguous tensors in one launch. The few numbers that a thread has in flight are added in f32,
-// everything else in double and in a fixed order. If one block an output would leave most of the GPU idle, the summed
+// everything else in double and in a fixed order. If one block per output would leave most of the GPU idle, the summed
 // range is split: each block writes its part to scratch, and the last block of an output adds the parts.
 //
 // A Term defines what is summed:
@@ -8,7 +8,7 @@
 //   auto fetch<V>(at, row)                                loads elements at to at + V - 1, of summed row `row`
 //   void terms(at, fetched, state, float (&v)[kSums][V])  computes their terms
 //   void finish(k, const double (&total)[kSums])          writes output k
-// In sums of rows `terms` is called exactly once an element, so it may also write that element's result.
+// In sums of rows `terms` is called exactly once per element, so it may also write that element's result.
 #pragma once
 
 #include "engine/ops/cuda/split_sums_cuda.cuh"
@@ -26,11 +26,11 @@ struct SumOfRows {
   Nest<1> kept;
   Nest<1> runs;
   Divisor run_packs;
-  int64_t packs = 0;  ///< an output
+  int64_t packs = 0;  ///< per output
   int64_t split = 0;  ///< packs of one of gridDim.y blocks
   int64_t head = 0;   ///< single elements before the packs; only in a sum to one output
   int64_t tail = 0;   ///< and after them
-  int group = 32;     ///< threads an output: a power of 2 up to 32, or the block
+  int group = 32;     ///< threads per output: a power of 2 up to 32, or the block
 
   /// Offsets of packs p, p + group, .. of the output that starts at `base`. All are computed before the first load, so
   /// that there is no branch between loads.
@@ -111,6 +111,8 @@ __device__ inline double sum_of_parts(const Parts& parts) {
   return sum_of_group(total, static_cast<int>(blockDim.x));
 }
 
+/// Sums along contiguous rows: a group of threads per output and split. The last block of several splits adds their
+/// parts in order (Parts).
 template <int V, class Term>
 __global__ void __launch_bounds__(kSumThreads) sum_rows_kernel(Term term, SumOfRows g, Parts parts) {
   constexpr int N = Term::kSums;
@@ -183,6 +185,8 @@ __device__ inline void sum_down(double (&total)[M], int lanes) {
   }
 }
 
+/// Sums down columns: a thread has V adjacent columns of every `step`-th row. The last block of several splits adds
+/// their parts in order.
 template <int V, class Term>
 __global__ void __launch_bounds__(kSumThreads, kSumBlocks<Term>)
     sum_columns_kernel(Term term, SumOfColumns g, Parts parts) {

@@ -61,7 +61,7 @@ void* Trial::numbers(int64_t n, DType type) {
   void* const data = memory(n * byte_size(type));
   if (data == nullptr) return nullptr;
   const auto seed = static_cast<uint32_t>(device_->memory.size());
-  with_float_type(type, [&](auto element) {
+  with_any_float_type(type, [&](auto element) {
     fill<<<1024, 256, 0, device_->stream>>>(static_cast<decltype(element)*>(data), n, seed);
   });
   cuda_check_launch("fill");

@@ -1,5 +1,5 @@
-// Operands of CUDA kernels: f32, bf16, or either by a flag of the operand (Mixed), accessed in packs of V elements
-// by 16-byte loads and stores. Arithmetic is in f32.
+// Operands of CUDA kernels: f32, bf16, or by flags of the operand f32, bf16 or f16 (Mixed), accessed in packs of V
+// elements by 16-byte loads and stores. Arithmetic is in f32.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace trainctl {
 
-/// The element type of kernels whose operands differ in dtype: each operand has its own flag.
+/// The element type of kernels whose operands differ in dtype, or are f16: each operand has its own flags.
 struct Mixed {};
 
 template <class T>
@@ -19,14 +19,16 @@ struct Ref {
 template <>
 struct Ref<Mixed> {
   void* p = nullptr;
-  bool is_bf16 = false;
+  bool is_bf16 = false, is_f16 = false;
+
+  __device__ bool is_half() const { return is_bf16 || is_f16; }
 };
 
 /// The operand from element `at` on.
 template <class T>
 __device__ inline Ref<T> from(Ref<T> r, int64_t at) {
   if constexpr (std::is_same_v<T, Mixed>) {
-    return {static_cast<char*>(r.p) + at * (r.is_bf16 ? 2 : 4), r.is_bf16};
+    return {static_cast<char*>(r.p) + at * (r.is_half() ? 2 : 4), r.is_bf16, r.is_f16};
   } else {
     return {r.p + at};
   }
@@ -35,14 +37,14 @@ __device__ inline Ref<T> from(Ref<T> r, int64_t at) {
 template <class T>
 Ref<T> ref(const TensorArg& arg) {
   if constexpr (std::is_same_v<T, Mixed>) {
-    check(arg.dtype != DType::i32, "this operand is f32 or bf16");
-    return {arg.data, arg.dtype == DType::bf16};
+    check(arg.dtype != DType::i32, "this operand is a float");
+    return {arg.data, arg.dtype == DType::bf16, arg.dtype == DType::f16};
   } else {
     return {arg.as<T>()};
   }
 }
 
-/// Elements of a pack: 16 bytes; of bf16 if dtypes are mixed.
+/// Elements of a pack: 16 bytes; of 16-bit floats if dtypes are mixed.
 template <class T>
 inline constexpr int kPack = std::is_same_v<T, float> ? 4 : 8;
 
@@ -56,6 +58,19 @@ __device__ inline void eight(const uint4& q, float (&v)[8]) {
   halves(q.y, v[2], v[3]);
   halves(q.z, v[4], v[5]);
   halves(q.w, v[6], v[7]);
+}
+
+__device__ inline float of_f16_bits(uint32_t bits) { return to_f32(__ushort_as_half(static_cast<uint16_t>(bits))); }
+__device__ inline uint32_t f16_bits(float v) { return __half_as_ushort(from_f32<f16>(v)); }
+__device__ inline void f16_halves(uint32_t word, float& low, float& high) {
+  low = of_f16_bits(word & 0xffffu);
+  high = of_f16_bits(word >> 16);
+}
+__device__ inline void eight_f16(const uint4& q, float (&v)[8]) {
+  f16_halves(q.x, v[0], v[1]);
+  f16_halves(q.y, v[2], v[3]);
+  f16_halves(q.z, v[4], v[5]);
+  f16_halves(q.w, v[6], v[7]);
 }
 
 /// Loads 16 bytes of global memory in one access; the compiler splits some plain accesses into up to four.
@@ -94,17 +109,26 @@ __device__ inline void load(Ref<bf16> r, int64_t at, float (&v)[V]) {
     eight(load_16(r.p + at), v);
   }
 }
+/// The 16-bit number at `at` of an operand whose flags say that it has such numbers.
+__device__ inline float half_at(Ref<Mixed> r, int64_t at) {
+  return r.is_bf16 ? to_f32(static_cast<const bf16*>(r.p)[at]) : to_f32(static_cast<const f16*>(r.p)[at]);
+}
 template <int V>
 __device__ inline void load(Ref<Mixed> r, int64_t at, float (&v)[V]) {
-  if constexpr (V == 4) {  // a small operand next to f32 operands; 4 bf16 are only 8 bytes
-    if (r.is_bf16) {
+  if constexpr (V == 4) {  // a small operand next to f32 operands; 4 halves are only 8 bytes
+    if (r.is_half()) {
 #pragma unroll
-      for (int i = 0; i < V; ++i) v[i] = to_f32(static_cast<const bf16*>(r.p)[at + i]);
+      for (int i = 0; i < V; ++i) v[i] = half_at(r, at + i);
       return;
     }
     load(Ref<float>{static_cast<float*>(r.p)}, at, v);
   } else if (r.is_bf16) {
     load(Ref<bf16>{static_cast<bf16*>(r.p)}, at, v);
+  } else if (r.is_f16) {
+    if constexpr (V == 1)
+      v[0] = to_f32(static_cast<const f16*>(r.p)[at]);
+    else
+      eight_f16(load_16(static_cast<const f16*>(r.p) + at), v);
   } else {
     load(Ref<float>{static_cast<float*>(r.p)}, at, v);
   }
@@ -127,7 +151,7 @@ struct Raw<bf16, 1> {
 template <>
 struct Raw<Mixed, 8> {
   uint4 q[2];
-  bool is_bf16;
+  bool is_bf16, is_f16;
 };
 
 /// A tree sum: rounding errors grow with its depth only.
@@ -149,10 +173,10 @@ __device__ inline Raw<T, V> fetch(Ref<T> r, int64_t at) {
   if constexpr (V == 8 && std::is_same_v<T, bf16>) {
     raw.q = load_16(r.p + at);
   } else if constexpr (V == 8 && std::is_same_v<T, Mixed>) {
-    raw.is_bf16 = r.is_bf16;
-    const auto* from = reinterpret_cast<const uint4*>(static_cast<const char*>(r.p) + at * (r.is_bf16 ? 2 : 4));
+    raw.is_bf16 = r.is_bf16, raw.is_f16 = r.is_f16;
+    const auto* from = reinterpret_cast<const uint4*>(static_cast<const char*>(r.p) + at * (r.is_half() ? 2 : 4));
     raw.q[0] = load_16(from);
-    raw.q[1] = load_16(from + (r.is_bf16 ? 0 : 1));
+    raw.q[1] = load_16(from + (r.is_half() ? 0 : 1));
   } else if constexpr (V == 1 && std::is_same_v<T, bf16>) {
     raw.v = r.p[at];
   } else {
@@ -166,7 +190,8 @@ __device__ inline void unpack(const Raw<T, V>& raw, float (&v)[V]) {
     eight(raw.q, v);
   } else if constexpr (V == 8 && std::is_same_v<T, Mixed>) {
     eight(raw.q[0], v);
-    if (!raw.is_bf16) memcpy(v, raw.q, sizeof v);
+    if (raw.is_f16) eight_f16(raw.q[0], v);
+    if (!raw.is_bf16 && !raw.is_f16) memcpy(v, raw.q, sizeof v);
   } else if constexpr (V == 1 && std::is_same_v<T, bf16>) {
     v[0] = to_f32(raw.v);
   } else {
@@ -244,7 +269,18 @@ __device__ inline void store(Ref<bf16> r, int64_t at, const float (&v)[V]) {
   }
 }
 template <int V>
+__device__ inline void store_f16(f16* to, const float (&v)[V]) {
+  if constexpr (V == 8) {
+    const auto pair = [&](int i) { return f16_bits(v[i]) | f16_bits(v[i + 1]) << 16; };
+    store_16(to, make_uint4(pair(0), pair(2), pair(4), pair(6)));
+  } else {
+#pragma unroll
+    for (int i = 0; i < V; ++i) to[i] = from_f32<f16>(v[i]);
+  }
+}
+template <int V>
 __device__ inline void store(Ref<Mixed> r, int64_t at, const float (&v)[V]) {
+  if (r.is_f16) return store_f16(static_cast<f16*>(r.p) + at, v);
   if (!r.is_bf16) return store(Ref<float>{static_cast<float*>(r.p)}, at, v);
   const Ref<bf16> to{static_cast<bf16*>(r.p)};
   if constexpr (V == 4) {  // as in load()
@@ -274,7 +310,7 @@ template <class Run>
 auto with_common_type(Args args, Run run) {
   bool f32 = true, bf = true;
   for (const TensorArg* arg : args) {
-    check(arg->dtype != DType::i32, "this operand is f32 or bf16");
+    check(arg->dtype != DType::i32, "this operand is a float");
     f32 &= arg->dtype == DType::f32;
     bf &= arg->dtype == DType::bf16;
   }
@@ -289,8 +325,8 @@ struct Access {
   static constexpr int V = kElements;
 };
 
-/// The element type of an access, for decltype. A member type would not do: nvcc then writes it, without `typename`, into the
-/// host code of other kernels in the same file.
+/// The element type of an access, for decltype. A member type would not do: nvcc then writes it, without `typename`,
+/// into the host code of other kernels in the same file.
 template <class T, int kElements>
 T element_of(Access<T, kElements>);
 
@@ -299,7 +335,7 @@ template <class Fit, class Run>
 auto with_access(Args args, Fit fit, Run run) {
   bool f32 = true, bf = true;
   for (const TensorArg* arg : args) {
-    check(arg->dtype != DType::i32, "this operand is f32 or bf16");
+    check(arg->dtype != DType::i32, "this operand is a float");
     f32 &= arg->dtype == DType::f32;
     bf &= arg->dtype == DType::bf16;
   }

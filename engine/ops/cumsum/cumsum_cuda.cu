@@ -8,6 +8,7 @@ namespace {
 
 constexpr int kCumsumThreads = 256, kCumsumWarp = 32;
 
+/// y[row, i] = sum of x[row, 0 .. i], or of x[row, i .. n - 1] if `reverse`: one warp per row, 32 elements at a time.
 template <class T>
 __global__ void __launch_bounds__(kCumsumThreads)
     cumsum_rows_kernel(const T* x, T* y, int64_t rows, int64_t n, bool reverse) {

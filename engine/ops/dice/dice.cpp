@@ -59,6 +59,8 @@ TensorId dice_node(LayerBuilder& b, const char* op, std::vector<TensorId> inputs
   return b.emit(op, std::move(inputs), std::move(attrs), name)[0];
 }
 
+/// The nodes of the loss: 1 - (2 * overlap + smooth) / (sizes + smooth) per sample and class, from `sums` of the op
+/// overlap.
 TensorId dice_terms(LossLayers& layers, const LossInputs& inputs, const Attrs& attrs) {
   LayerBuilder& b = layers.add("dice");
   const TensorId x = inputs.outputs[0];

@@ -145,6 +145,7 @@ __global__ void __launch_bounds__(kDistillThreads)
 
 // Launchers
 
+/// The losses of rows, whose sum goes to `loss`, and their gradients, which go to `dx`; each may be null.
 CudaKernel prepare_distilled(const CudaKernelCall& call, const char* name, const TensorArg* loss, const TensorArg* dx) {
   const DistilledRows of{call.in[1].as<int32_t>(),
                          call.in[2].as<float>(),

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kLeastDoraWork = 1 << 16;  ///< elements times rank that are worth waking a thread for
 
+/// out [rows] (+)= the squared norm of each row of w + factor * b a, whose rows are computed one at a time.
 CpuKernel prepare_dora_squares(const KernelCall& call) {
   const int64_t rows = call.in[0].shape[0], columns = call.in[0].shape[1], rank = call.in[1].shape[0];
   const auto sums = std::make_shared<std::vector<float>>(static_cast<size_t>(columns * call.threads));

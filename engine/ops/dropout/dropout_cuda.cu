@@ -10,6 +10,7 @@ constexpr int kUnroll = 4;
 
 // Kernels
 
+/// y = x with the mask applied, and its scale; `place`: where this rank's elements are in the whole tensor.
 template <int V, class T>
 __global__ void __launch_bounds__(kMapThreads)
     dropout_kernel(MaskOfKernel mask, PlaceInWhole place, const StepScalars* scalars, Ref<T> x, Ref<T> y,
@@ -62,6 +63,6 @@ CudaKernel prepare_dropout(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels dropout_cuda = {{"dropout", prepare_dropout}};
+extern const CudaKernels dropout_cuda = {{"dropout", prepare_dropout, kTakesF16}};
 
 }  // namespace trainctl

@@ -102,6 +102,7 @@ __device__ inline void pick(const float (&from)[N][V], int index, float (&to)[V]
   }
 }
 
+/// Applies an op without parameters to the top of the stack: join() replaces two values by one, map() one by one.
 template <int V>
 __device__ inline void compute(ElementwiseOp op, Stack<V>& stack) {
   switch (op) {

@@ -31,6 +31,7 @@ cpu::Span1 span_of_one(ElementwiseOp op) {
   }
 }
 
+/// The loop of an op with two operands; null if the op has another number of operands.
 cpu::Span2 span_of_two(ElementwiseOp op) {
   switch (op) {
     case ElementwiseOp::add:

@@ -139,6 +139,7 @@ __global__ void __launch_bounds__(kMapThreads)
 /// The use that an expression makes of an input.
 enum class Role : uint8_t { large, row, factor };
 
+/// Launches the kernel that is compiled for these template arguments.
 template <int V, class T, int kInputs, bool kParameters, Known kKnown = Known::any>
 CudaKernel launch_chain(const CudaKernelCall& call, Chain chain, const std::vector<Role>& roles) {
   Large<T> large;
@@ -161,6 +162,7 @@ CudaKernel launch_chain(const CudaKernelCall& call, Chain chain, const std::vect
   };
 }
 
+/// Selects the kernel: the one for a known sequence of steps, or the smallest general one that can run the chain.
 template <int V, class T>
 CudaKernel launch_chain(const CudaKernelCall& call, const Chain& chain, const std::vector<Role>& roles) {
   constexpr int kMost = kMostWithoutProducts;
@@ -214,6 +216,7 @@ std::vector<Role> read_tokens(const CudaKernelCall& call, Chain& chain) {
   return roles;
 }
 
+/// Reads the chain from the attrs, and selects the widest packs that all operands permit.
 CudaKernel prepare_elementwise(const CudaKernelCall& call) {
   const int64_t n = call.out[0].size();
   if (n == 0) return [](CudaStream) {};
@@ -261,6 +264,6 @@ CudaKernel prepare_elementwise(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels elementwise_cuda = {{"elementwise", prepare_elementwise}};
+extern const CudaKernels elementwise_cuda = {{"elementwise", prepare_elementwise, kTakesF16}};
 
 }  // namespace trainctl

@@ -8,6 +8,7 @@ namespace {
 
 // Kernels
 
+/// y[token] = table[ids[token]], or 0 if another rank has that row.
 template <int V, class T>
 __global__ void __launch_bounds__(kMapThreads)
     embedding_kernel(TableRows rows, const int32_t* ids, Ref<T> table, Ref<T> y, Divisor row_packs, int64_t packs) {
@@ -56,7 +57,7 @@ CudaKernel prepare_embedding(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels embedding_cuda = {{"embedding", prepare_embedding},
+extern const CudaKernels embedding_cuda = {{"embedding", prepare_embedding, kTakesF16},
                                            {"embedding_grad", prepare_embedding_grad}};
 
 }  // namespace trainctl

@@ -185,6 +185,8 @@ struct Own {
   int64_t width = 0;  ///< width of the table
 };
 
+/// The gradients of own.rows rows of a small table, whose sums fit into shared memory. A block goes through all ids,
+/// kBatch at a time, and lists the tokens of its rows in order. Blocks: (rows of the table, columns).
 template <int V, class T>
 __global__ void __launch_bounds__(kScanThreads)
     few_kernel(TableRows rows, const int32_t* ids, int tokens, Own own, Ref<T> dy, TableGrad table) {
@@ -275,6 +277,8 @@ CudaKernel prepare_few(const Call& c, Ref<T> dy) {
   };
 }
 
+/// The gradient of a large table: tokens are sorted by row, then runs of equal rows are summed window by window, and
+/// the sums of rows that span windows are added.
 template <int V, class T>
 CudaKernel prepare_many(const Call& c, Ref<T> dy, CudaScratch* scratch) {
   const int64_t windows = Sorted::windows_of(c.tokens);

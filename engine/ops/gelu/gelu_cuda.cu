@@ -19,6 +19,6 @@ CudaKernel prepare_gelu_grad(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels gelu_cuda = {{"gelu", prepare_gelu}, {"gelu_grad", prepare_gelu_grad}};
+extern const CudaKernels gelu_cuda = {{"gelu", prepare_gelu, kTakesF16}, {"gelu_grad", prepare_gelu_grad, kTakesF16}};
 
 }  // namespace trainctl

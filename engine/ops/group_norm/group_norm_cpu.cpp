@@ -70,6 +70,7 @@ CpuKernel prepare_group_norm(const KernelCall& call) {
   };
 }
 
+/// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = dy * gamma; means are over a group.
 CpuKernel prepare_group_norm_grad(const KernelCall& call) {
   return [g = Groups(call, call.in[0], call.in[2]), dy0 = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
           means = call.in[2].as<float>(), rstds = call.in[3].as<float>(),

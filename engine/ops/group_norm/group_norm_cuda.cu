@@ -49,6 +49,7 @@ __device__ inline Pack<W> of_channels(const ChannelSide<T>& side, const Channels
 
 // Kernels
 
+/// y, and the mean and the inverse standard deviation of each group. A row is one group of channels of one sample.
 template <int V, bool kInRegisters, class T>
 __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
     group_norm_kernel(Rows rows, Channels channels, Ref<T> x, ChannelSide<T> gamma, ChannelSide<T> beta, Ref<T> y,
@@ -77,6 +78,7 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
   });
 }
 
+/// dx of group_norm, from dy, x and the statistics of each group.
 template <int V, bool kInRegisters, class T>
 __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
     group_norm_grad_kernel(Rows rows, Channels channels, Ref<T> dy, Ref<T> x, Ref<float> means, Ref<float> rstds,
@@ -213,8 +215,8 @@ CudaKernel prepare_group_norm_param_grad(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels group_norm_cuda = {{"group_norm", prepare_group_norm},
-                                            {"group_norm_grad", prepare_group_norm_grad},
-                                            {"group_norm_param_grad", prepare_group_norm_param_grad}};
+extern const CudaKernels group_norm_cuda = {{"group_norm", prepare_group_norm, kTakesF16},
+                                            {"group_norm_grad", prepare_group_norm_grad, kTakesF16},
+                                            {"group_norm_param_grad", prepare_group_norm_param_grad, kTakesF16}};
 
 }  // namespace trainctl

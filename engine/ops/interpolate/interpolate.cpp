@@ -41,6 +41,7 @@ struct Resizing {
 
 int64_t nth(const Ints& values, size_t d) { return values.size() == 1 ? values[0] : values[d]; }
 
+/// The new sizes of the dims after the channels, and the ratio of input to output positions along each.
 Resizing resizing_of(const LayerContext& layer, size_t dims, bool align_corners) {
   const Shape& x = layer.shape();
   Resizing resizing;
@@ -65,6 +66,7 @@ Resizing resizing_of(const LayerContext& layer, size_t dims, bool align_corners)
   return resizing;
 }
 
+/// One node per dim that changes: linear and cubic interpolation are separable.
 TensorId emit_interpolate(LayerContext& layer) {
   const Shape x = layer.shape();
   const std::string mode = layer.attrs.text("mode");

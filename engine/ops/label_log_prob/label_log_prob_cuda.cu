@@ -49,6 +49,7 @@ __global__ void __launch_bounds__(kLabelThreads)
 
 // Launchers
 
+/// log softmax(logits)[label] of each row, or with kGrad the gradient of the logits.
 template <bool kGrad>
 CudaKernel prepare_label_kernel(const CudaKernelCall& call, const char* name) {
   const TensorArg &logits = call.in[0], &labels = call.in[1], &out = call.out[0];
@@ -59,8 +60,8 @@ CudaKernel prepare_label_kernel(const CudaKernelCall& call, const char* name) {
   return with_common_type({&logits, kGrad ? &out : &logits}, [&](auto t) {
     using T = decltype(t);
     const auto kernel = label_log_prob_kernel<T, kGrad>;
-    const int64_t wanted = std::min<int64_t>(blocks_at_once(kernel, kLabelThreads, 0, name),
-                                             ceil_div(rows * group, kLabelThreads));
+    const int64_t wanted =
+        std::min<int64_t>(blocks_at_once(kernel, kLabelThreads, 0, name), ceil_div(rows * group, kLabelThreads));
     const float* dy = kGrad ? call.in[2].as<float>() : nullptr;
     float* y = kGrad ? nullptr : out.as<float>();
     const Ref<T> dx = ref<T>(kGrad ? out : logits);
@@ -80,7 +81,7 @@ CudaKernel prepare_label_log_prob_grad(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels label_log_prob_cuda = {{"label_log_prob", prepare_label_log_prob},
-                                                {"label_log_prob_grad", prepare_label_log_prob_grad}};
+extern const CudaKernels label_log_prob_cuda = {{"label_log_prob", prepare_label_log_prob, kTakesF16},
+                                                {"label_log_prob_grad", prepare_label_log_prob_grad, kTakesF16}};
 
 }  // namespace trainctl

@@ -52,6 +52,7 @@ CpuKernel prepare_layer_norm(const KernelCall& call) {
   };
 }
 
+/// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = dy * gamma; means are over a row.
 CpuKernel prepare_plain_layer_norm_grad(const KernelCall& call) {
   return [rows = norm_rows_of(call), dy0 = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
           means = call.in[2].as<float>(), rstds = call.in[3].as<float>(),
@@ -173,6 +174,7 @@ CpuKernel prepare_layer_norm_grad_apply(const KernelCall& call) {
   };
 }
 
+/// dgamma (+)= sum dy * xhat and dbeta (+)= sum dy over the rows, a tile of columns at a time.
 CpuKernel prepare_layer_norm_param_grad(const KernelCall& call) {
   return [rows = norm_rows_of(call), dy = call.in[0].as<float>(), x = call.in[1].as<float>(),
           means = call.in[2].as<float>(), rstds = call.in[3].as<float>(), dgamma = call.out[0].as<float>(),

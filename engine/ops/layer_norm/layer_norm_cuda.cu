@@ -108,6 +108,8 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kRowBlocks<V, kI
   });
 }
 
+/// y of a row whose elements are divided over ranks, from stats [parts, rows, 2]: the mean and the sum of squared
+/// deviations of each part.
 template <int V, bool kInRegisters, class T>
 __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, kRowBlocks<V, kInRegisters>)
     layer_norm_apply_kernel(Rows rows, Ref<T> x, RowSide<T> gamma, RowSide<T> beta, const float* stats, int parts,
@@ -133,6 +135,7 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, kRowBlocks<V, kI
   });
 }
 
+/// stats [rows, 2]: the sums of g and of g * xhat over this rank's part of each row.
 template <int V, bool kInRegisters, class T>
 __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
     layer_norm_grad_stats_kernel(Rows rows, Ref<T> dy, Ref<T> x, Ref<float> means, Ref<float> rstds, RowSide<T> gamma,
@@ -154,6 +157,7 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
   });
 }
 
+/// dx of a row whose elements are divided over ranks, from the stats [parts, rows, 2] of all parts.
 template <int V, bool kInRegisters, class T>
 __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
     layer_norm_grad_apply_kernel(Rows rows, Ref<T> dy, Ref<T> x, Ref<float> means, Ref<float> rstds, RowSide<T> gamma,
@@ -302,12 +306,12 @@ CudaKernel prepare_layer_norm_grad(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels layer_norm_cuda = {{"layer_norm", prepare_layer_norm},
-                                            {"layer_norm_grad", prepare_layer_norm_grad},
-                                            {"layer_norm_param_grad", prepare_layer_norm_param_grad},
-                                            {"layer_norm_stats", prepare_layer_norm_stats},
-                                            {"layer_norm_apply", prepare_layer_norm_apply},
-                                            {"layer_norm_grad_stats", prepare_layer_norm_grad_stats},
-                                            {"layer_norm_grad_apply", prepare_layer_norm_grad_apply}};
+extern const CudaKernels layer_norm_cuda = {{"layer_norm", prepare_layer_norm, kTakesF16},
+                                            {"layer_norm_grad", prepare_layer_norm_grad, kTakesF16},
+                                            {"layer_norm_param_grad", prepare_layer_norm_param_grad, kTakesF16},
+                                            {"layer_norm_stats", prepare_layer_norm_stats, kTakesF16},
+                                            {"layer_norm_apply", prepare_layer_norm_apply, kTakesF16},
+                                            {"layer_norm_grad_stats", prepare_layer_norm_grad_stats, kTakesF16},
+                                            {"layer_norm_grad_apply", prepare_layer_norm_grad_apply, kTakesF16}};
 
 }  // namespace trainctl

@@ -8,6 +8,8 @@ namespace {
 
 constexpr int kLimitThreads = 128;
 
+/// Compares the gradient norm with the mean or the median of the last norms (NormRing) and applies the limit. One
+/// block.
 __global__ void __launch_bounds__(kLimitThreads)
     limit_norm(float* squared_norm, NormRing ring, NormLimit limit, bool is_mean) {
   wait_for_kernel_before();

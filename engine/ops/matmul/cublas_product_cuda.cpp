@@ -17,7 +17,7 @@ constexpr int kCandidates = 8;
 constexpr size_t kFirstWithScales = 120900;   ///< the version that has scales for parts of 8-bit factors
 constexpr int64_t kWorthMeasuring = 1 << 22;  ///< multiplications
 
-cudaDataType_t type_of(DType t) { return t == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType_t type_of(DType t) { return t == DType::bf16 ? CUDA_R_16BF : t == DType::f16 ? CUDA_R_16F : CUDA_R_32F; }
 cudaDataType_t type_of_factor(const Product& p, bool e5m2) {
   return !p.is_fp8() ? type_of(p.operands) : e5m2 ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
 }
@@ -113,7 +113,7 @@ void describe(Prepared& lt, const Product& p, cublasLtEpilogue_t epilogue) {
     lt.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, beside);
     lt.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);
     if (p.batch > 1) lt.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, p.m * p.n);
-    if (p.result == DType::bf16) lt.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, CUDA_R_16BF);
+    if (is_half(p.result)) lt.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, type_of(p.result));
   }
   if (p.is_fp8()) {
     lt.set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(p, p.b_squares));
@@ -133,6 +133,7 @@ uint32_t alignment(const void* p) {
   return static_cast<uint32_t>(std::min<uintptr_t>(address & -address, 256));
 }
 
+/// The algorithms that cuBLASLt suggests for the product, best first; empty if it has none.
 std::vector<cublasLtMatmulHeuristicResult_t> candidates_of(const Prepared& prepared, const Product& p) {
   const CublasLt& lt = prepared.lt;
   cublasLtMatmulPreference_t preference = nullptr;
@@ -158,14 +159,16 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates_of(const Prepared& prepa
   return found;
 }
 
+/// Choices were kept before there were products of f16, with these numbers.
+int64_t number_of(DType type) { return type == DType::f16 ? 2 : type == DType::bf16 ? 1 : 0; }
+
 /// Everything that the choice of an algorithm may depend on.
 std::string text_of(const Product& p, cublasLtEpilogue_t epilogue) {
   std::string text;
   for (const int64_t part :
        {p.m, p.n, p.k, p.batch, p.a_row, p.a_step, p.b_step, int64_t{p.transpose_a}, int64_t{p.transpose_b},
-        int64_t{p.operands == DType::bf16}, int64_t{p.result == DType::bf16}, int64_t{p.tf32}, int64_t{epilogue},
-        int64_t{p.accumulate}, int64_t{p.descend != nullptr}, int64_t{alignment(p.a)}, int64_t{alignment(p.b)},
-        int64_t{alignment(p.c)}}) {
+        number_of(p.operands), number_of(p.result), int64_t{p.tf32}, int64_t{epilogue}, int64_t{p.accumulate},
+        int64_t{p.descend != nullptr}, int64_t{alignment(p.a)}, int64_t{alignment(p.b)}, int64_t{alignment(p.c)}}) {
     text += (text.empty() ? "" : ",") + std::to_string(part);
   }
   if (p.residual != nullptr) text += ",residual" + std::to_string(alignment(p.residual));

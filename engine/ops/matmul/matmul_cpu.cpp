@@ -16,6 +16,8 @@
 namespace trainctl {
 namespace {
 
+/// The product with its epilogue: residual, bias and relu in the product; other activations and the slope are kernels
+/// after it.
 CpuKernel prepare_matmul(const KernelCall& call) {
   const TensorArg &a = call.in[0], &b = call.in[1], &c = call.out[0];
   cpu::Product p{.a = a.as<float>(), .b = b.as<float>(), .c = c.as<float>()};
@@ -92,6 +94,7 @@ std::shared_ptr<Widened> widened(const KernelCall& call, const std::string& name
                                            std::vector<float>(static_cast<size_t>(lines * length))});
 }
 
+/// Widens both factors from 8 bits to f32 and multiplies them.
 CpuKernel prepare_matmul_fp8(const KernelCall& call) {
   const auto a = widened(call, "a"), b = widened(call, "b");
   const TensorArg& c = call.out[0];

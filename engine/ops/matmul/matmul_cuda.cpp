@@ -107,6 +107,8 @@ CudaKernel prepare_matmul(const CudaKernelCall& call) {
   return unfused(call, plain);
 }
 
+/// dw (+)= dy^T x, or x^T dy with attr kn; with the epilogue bias_grad also the sums of dy over the rows, in the same
+/// product if a kernel supports it.
 CudaKernel prepare_matmul_weight_grad(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
   const bool kn = call.attrs.flag("kn");
@@ -135,6 +137,7 @@ CudaKernel prepare_matmul_weight_grad(const CudaKernelCall& call) {
   return in_order({*product, cuda::separate_kernel(bias_grad_kernel(), call, {dy}, {db})});
 }
 
+/// c = a b^T (+ bias, + residual) of factors in 8 bits with their scales.
 CudaKernel prepare_matmul_fp8(const CudaKernelCall& call) {
   const TensorArg &a = call.in[0], &b = call.in[2], &c = call.out[0];
   Product p{.m = a.shape[0], .n = b.shape[0], .k = a.shape[1] * 4, .a = a.data, .b = b.data, .c = c.data};
@@ -172,11 +175,9 @@ CudaKernel prepare_matmul_fp8(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels matmul_cuda = {{"matmul", prepare_matmul},
-                                        {"matmul_weight_grad", prepare_matmul_weight_grad},
-                                        {"matmul_fp8", prepare_matmul_fp8},
-                                        {"skinny_grads", prepare_skinny_grads},
-                                        {"skinny_products", prepare_skinny_products},
-                                        {"skinny_weight_grads", prepare_skinny_weight_grads}};
+extern const CudaKernels matmul_cuda = {
+    {"matmul", prepare_matmul, kTakesF16},        {"matmul_weight_grad", prepare_matmul_weight_grad, kTakesF16},
+    {"matmul_fp8", prepare_matmul_fp8},           {"skinny_grads", prepare_skinny_grads},
+    {"skinny_products", prepare_skinny_products}, {"skinny_weight_grads", prepare_skinny_weight_grads}};
 
 }  // namespace trainctl

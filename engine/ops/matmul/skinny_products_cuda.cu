@@ -227,6 +227,9 @@ struct WeightSums {
   }
 };
 
+/// Multiplies one range of columns and one range of rows of the large operand by the small ones, and writes partial
+/// sums: with kOfRows the products of rows, with kOfWeights the gradients of weights. Tiles of rows are requested kRing
+/// - 1 ahead.
 template <int kSixteens, bool kOfRows, bool kOfWeights>
 __global__ void __launch_bounds__(kThreads, 2) skinny_parts(__grid_constant__ const Operands o) {
   wait_for_kernel_before();
@@ -305,6 +308,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // Launchers
 
+/// Launches skinny_parts and skinny_sums, which adds the partial sums in a fixed order. `rows`, `weights`: where the
+/// sums go.
 template <int kSixteens, bool kOfRows, bool kOfWeights>
 CudaKernel launch_skinny(CudaScratch* scratch, const Operands& o, const SkinnyParts& parts, Sum rows, Sum weights) {
   using Memory = typename Sizes<kSixteens>::Memory;
@@ -339,6 +344,7 @@ CudaKernel launch_skinny(CudaScratch* scratch, const Operands& o, const SkinnyPa
   };
 }
 
+/// Selects the kernel for the number of features, in multiples of 16.
 template <bool kOfRows, bool kOfWeights>
 CudaKernel launch_skinny(CudaScratch* scratch, const Operands& o, const SkinnyParts& parts, const Sum& rows,
                          const Sum& weights) {
@@ -398,6 +404,8 @@ CudaKernel prepare_skinny_grads(const CudaKernelCall& call) {
   return launch_skinny<true, true>(call.scratch, o, parts, rows, weights);
 }
 
+/// y_i = x w_i^T for several narrow weights of the same x, in one pass over x; separate products if the sizes do not
+/// permit it.
 CudaKernel prepare_skinny_products(const CudaKernelCall& call) {
   using namespace skinny;
   const size_t count = call.out.size();
@@ -419,6 +427,8 @@ CudaKernel prepare_skinny_products(const CudaKernelCall& call) {
   return launch_skinny<true, false>(call.scratch, o, parts, rows, {});
 }
 
+/// dw_i = dy_i^T x for several narrow weights of the same x, in one pass over x; separate products if the sizes do not
+/// permit it.
 CudaKernel prepare_skinny_weight_grads(const CudaKernelCall& call) {
   using namespace skinny;
   const size_t count = call.out.size();

@@ -195,6 +195,8 @@ struct Strip {
   NextRows next;
 };
 
+/// c[R rows, columns] of one strip: outer products of R rows of a and V * kLanes columns of b at a time; kTransposed: c
+/// is stored transposed.
 template <int R, int V, bool kTransposed>
 void outer_strip(const Strip& strip) {
   const View a = strip.a;

@@ -44,6 +44,7 @@ struct alignas(sizeof(Which) * V) Marks {
   Which of[V];
 };
 
+/// y: the largest pixel of each window, one thread per window and pack of V channels.
 template <class T, int V>
 __global__ void __launch_bounds__(kPoolThreads) largest_kernel(PoolShape s, Places places, Ref<T> x, Ref<T> y) {
   wait_for_kernel_before();
@@ -66,6 +67,7 @@ __global__ void __launch_bounds__(kPoolThreads) largest_kernel(PoolShape s, Plac
   store(y, i * V, best);
 }
 
+/// marks: the number of the first largest pixel in each window.
 template <class T, int V, class Which>
 __global__ void __launch_bounds__(kPoolThreads)
     mark_kernel(PoolShape s, Places places, Ref<T> x, Marks<Which, V>* marks) {
@@ -98,6 +100,7 @@ __global__ void __launch_bounds__(kPoolThreads)
   marks[i] = first;
 }
 
+/// dx of each pixel: the sum of dy over the windows whose mark is this pixel.
 template <class T, int V, class Which>
 __global__ void __launch_bounds__(kPoolThreads)
     gather_kernel(PoolShape s, Places places, Ref<T> dy, const Marks<Which, V>* marks, Ref<T> dx) {

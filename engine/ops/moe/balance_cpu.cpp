@@ -83,6 +83,7 @@ void balance_row(const BalanceTerm& term, float scale, const float* logits, cons
 
 }  // namespace
 
+/// load [LoadPlaces::size()]: each part of the rows has sums of its own, which are added in order.
 CpuKernel prepare_expert_load(const KernelCall& call) {
   const int64_t n = call.in[0].shape.back(), k = call.in[1].shape.back(), rows = call.in[0].size() / n;
   const bool sigmoid = call.attrs.text("score", "softmax") == "sigmoid";

@@ -144,6 +144,8 @@ __global__ void __launch_bounds__(kLoadThreads) balance_kernel(Ref<Mixed> weight
   if (i < n) set(to, i, value(weights, i));
 }
 
+/// dlogits [rows, experts] of the balance loss and the z-loss: one warp per row. `load`: how often each expert was
+/// chosen, [experts] or [sequences, experts]; null: only the z-loss.
 __global__ void __launch_bounds__(kBalanceWarps* kBalanceLanes)
     balance_grad_kernel(BalanceTerm term, const StepScalars* scalars, Ref<Mixed> logits, const float* load,
                         Ref<Mixed> dlogits, int64_t rows, int64_t of_sequence) {

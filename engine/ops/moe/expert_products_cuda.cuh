@@ -63,6 +63,7 @@ struct RowsProduct {
   bool transposed;
 };
 
+/// RowsProduct in f32. Blocks: (tiles of columns, tiles of rows of any expert).
 __global__ void __launch_bounds__(kExpertThreads) rows_product_kernel(RowsProduct p, const int* starts, int experts) {
   __shared__ ExpertTileMemory memory;
   wait_for_kernel_before();
@@ -100,6 +101,7 @@ struct SumOverRows {
   bool adds;
 };
 
+/// SumOverRows in f32. Blocks: (tiles of columns of b, tiles of columns of a, experts).
 __global__ void __launch_bounds__(kExpertThreads) sum_over_rows_kernel(SumOverRows p, const int* starts) {
   __shared__ ExpertTileMemory memory;
   wait_for_kernel_before();
@@ -143,6 +145,7 @@ __device__ inline uint4 chunk_of_row(const ExpertOperand& operand, int64_t row, 
 __device__ inline int line_of_warp() { return static_cast<int>(threadIdx.x) / 128 * 32; }
 __device__ inline int column_of_warp() { return static_cast<int>(threadIdx.x) / 32 % 4 * 32; }
 
+/// RowsProduct of bf16. Blocks: (tiles of columns, tiles of rows of any expert).
 template <bool kTransposed>
 __global__ void __launch_bounds__(kGroupedThreads) grouped_rows_kernel(RowsProduct p, const int* starts, int experts) {
   __shared__ GroupedMemory memory;
@@ -164,6 +167,7 @@ __global__ void __launch_bounds__(kGroupedThreads) grouped_rows_kernel(RowsProdu
   });
 }
 
+/// SumOverRows of bf16. Blocks: (tiles of columns of b, tiles of columns of a, experts).
 __global__ void __launch_bounds__(kGroupedThreads) grouped_sums_kernel(SumOverRows p, const int* starts) {
   __shared__ GroupedMemory memory;
   wait_for_kernel_before();

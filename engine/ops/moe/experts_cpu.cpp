@@ -409,6 +409,9 @@ class ExpertsBackward : ExpertsKernel {
   float* dus() const { return as() + n_.rows * n_.hidden; }
   float* da(int thread) const { return dus() + n_.rows * n_.inner() + thread * kRowsOfTask * n_.hidden; }
 
+  /// The gradients for rows [task.first, task.first + task.count) of one expert: dx and du per row, the gradients of
+  /// the weights of its pairs, and dy times these weights, from which the gradients of the matrices are summed
+  /// afterwards.
   template <ExpertActivation activation>
   void run_task(const ExpertTask& task, int thread) const {
     const int64_t d = n_.features, h = n_.hidden, inner = n_.inner();

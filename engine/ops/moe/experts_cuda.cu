@@ -219,6 +219,8 @@ struct ExpertsGradient {
   }
 };
 
+/// The gradients by the products for Hopper's tensor cores (grouped_products_cuda.h), with the same steps as in
+/// prepare_experts_grad.
 CudaKernel experts_grad_on_hopper(const ExpertsLaunch& e, const ExpertsGradient& g) {
   return [e, g](CudaStream stream) {
     const ExpertsSize& n = e.n;
@@ -264,6 +266,8 @@ CudaKernel prepare_experts(const CudaKernelCall& call) {
   };
 }
 
+/// The gradients of x, the weights of experts, their matrices and biases. da, du: gradients after and before the
+/// activation; a: its output; made: the gradient of x by pairs of a token and an expert.
 CudaKernel prepare_experts_grad(const CudaKernelCall& call) {
   const ExpertsLaunch e(call, 1, call.in[6]);
   call.scratch->need(experts_scratch(e.n, true));

@@ -81,8 +81,8 @@ class RouterNodes {
       : layer_(layer), b_(layer.builder), fields_(layer.attrs), scores_(scores), counts_(!is_copy && !layer.hybrid) {
     if (layer.hybrid && (fields_.text("router.balance") != "none" || fields_.number("router.z_loss") > 0))
       throw ShapeError(
-          "the balance of experts is computed over the whole batch, of which a rank in hybrid_parallel "
-          "knows only its part; use parallel.mode: semi_auto_parallel",
+          "the balance of experts is computed over the whole batch, but a rank in hybrid_parallel knows only its own "
+          "part of it; use parallel.mode: semi_auto_parallel",
           "router");
   }
 
@@ -135,6 +135,7 @@ class RouterNodes {
     return load;
   }
 
+  /// Adds the node that contributes the balance loss and the z-loss; returns the weights that it passes on.
   TensorId balanced(TensorId weights, TensorId load, TensorId ids) {
     const double aux_loss = aux_loss_of(fields_), z_loss = fields_.number("router.z_loss");
     if (aux_loss == 0 && z_loss == 0) return weights;
@@ -169,6 +170,7 @@ class RouterNodes {
   TensorId state_ = -1;
 };
 
+/// The nodes of the layer: scores of the router, choice of experts, and the experts.
 LayerOutputs emit_moe(LayerContext& layer) {
   LayerBuilder& b = layer.builder;
   const int64_t experts = layer.attrs.integer("experts"), hidden = layer.attrs.integer("hidden"),

@@ -83,6 +83,7 @@ __device__ void find_candidates(const Routing& r, const float* s, const float* b
   }
 }
 
+/// weights and ids [rows, top_k] of the experts with the highest scores: one warp per row.
 __global__ void __launch_bounds__(kRouteWarps* kRouteLanes)
     route_kernel(Routing r, Ref<Mixed> logits, const float* bias, Ref<Mixed> weights, int32_t* ids, int64_t rows) {
   extern __shared__ float route_shared[];
@@ -111,6 +112,7 @@ __global__ void __launch_bounds__(kRouteWarps* kRouteLanes)
     for (int j = 0; j < r.top_k; ++j) set(weights, row * r.top_k + j, s[ids[row * r.top_k + j]] * factor);
 }
 
+/// dlogits [rows, experts] from the gradients of the weights: one warp per row.
 __global__ void __launch_bounds__(kRouteWarps* kRouteLanes)
     route_grad_kernel(Routing r, Ref<Mixed> dweights, Ref<Mixed> logits, const int32_t* ids, Ref<Mixed> dlogits,
                       int64_t rows) {

@@ -15,6 +15,8 @@ constexpr int64_t kLeastPackedNumbers = 65536;  ///< that are worth waking a thr
 
 }  // namespace
 
+/// ids [tokens, k] -> rows [ranks, most], places [ranks, tokens], counts [ranks]: which tokens each rank of experts
+/// receives, and at which row of its block (token_exchange.cpp).
 CpuKernel prepare_place_tokens(const KernelCall& call) {
   const int64_t k = call.in[0].shape.back(), tokens = call.in[0].size() / std::max<int64_t>(1, k);
   const int64_t experts_per_rank = call.attrs.integer("experts_per_rank"), ranks = call.attrs.integer("ranks"),
@@ -62,6 +64,8 @@ CpuKernel prepare_pack_tokens(const KernelCall& call) {
   };
 }
 
+/// blocks [ranks, rows, width], places [ranks, tokens] -> sums [tokens, width]: the sum of each token's rows over the
+/// ranks, in their order.
 CpuKernel prepare_sum_tokens(const KernelCall& call) {
   const int64_t ranks = call.in[0].shape[0], rows = call.in[0].shape[1], width = call.in[0].shape[2];
   const int64_t tokens = call.in[1].shape[1];

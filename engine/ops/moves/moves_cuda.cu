@@ -17,6 +17,7 @@ struct RowsOfWords {
 
 constexpr int kCopyUnroll = 4;
 
+/// Copies rows of words between strided places; all loads of a thread come before its stores.
 template <class Word>
 __global__ void __launch_bounds__(kMapThreads) copy_moved_rows_kernel(RowsOfWords rows, const Word* from, Word* to) {
   wait_for_kernel_before();
@@ -143,10 +144,10 @@ CudaKernel prepare_zero(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels moves_cuda = {{"copy_slice", prepare_copy_slice},
-                                       {"pack", prepare_pack},
-                                       {"unpack", prepare_unpack},
-                                       {"accumulate", prepare_accumulate},
-                                       {"zero", prepare_zero}};
+extern const CudaKernels moves_cuda = {{"copy_slice", prepare_copy_slice, kTakesF16},
+                                       {"pack", prepare_pack, kTakesF16},
+                                       {"unpack", prepare_unpack, kTakesF16},
+                                       {"accumulate", prepare_accumulate, kTakesF16},
+                                       {"zero", prepare_zero, kTakesF16}};
 
 }  // namespace trainctl

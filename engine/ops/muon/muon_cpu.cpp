@@ -65,6 +65,7 @@ class MuonMatrix {
   std::vector<MuonStep> steps_;
 };
 
+/// For each matrix: moves the momentum, normalizes the direction, orthogonalizes it and descends along it.
 CpuKernel prepare_muon_update(const KernelCall& call) {
   check(call.out.size() > 2 && call.out[2].dtype == DType::i32, "muon has a momentum and work space");
   std::vector<MuonMatrix> matrices;

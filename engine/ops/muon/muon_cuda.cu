@@ -118,6 +118,8 @@ void add_iteration(const WholeParameter& p, bf16* work, CudaScratch& scratch, st
   }
 }
 
+/// For each parameter: the momentum, its start as a normalized matrix, the iteration that orthogonalizes it, and the
+/// descent.
 CudaKernel prepare_muon_update(const CudaKernelCall& call) {
   check(call.out.size() > 2 && call.out[2].dtype == DType::i32, "muon has a momentum and work space");
   call.scratch->need(kMostLayerwiseBlocks * static_cast<int64_t>(sizeof(double)));

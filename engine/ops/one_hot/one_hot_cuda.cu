@@ -16,6 +16,7 @@ struct Classes {
 
 constexpr int kOneHotUnroll = 4;
 
+/// y [rows, classes of this rank], in packs of V classes.
 template <int V, class T>
 __global__ void __launch_bounds__(kMapThreads)
     one_hot_kernel(Classes classes, const int32_t* ids, Ref<T> y, int64_t packs) {

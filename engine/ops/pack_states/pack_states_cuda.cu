@@ -70,6 +70,7 @@ CudaKernel prepare_unpack_states(const CudaKernelCall& call) {
   };
 }
 
+/// Packs f32 states as bf16, with stochastic rounding by parameter and element, or as int8 codes and scales of blocks.
 CudaKernel prepare_pack_states(const CudaKernelCall& call) {
   const int64_t n = call.in[0].size();
   const auto* const in = call.in[0].as<const float>();

@@ -118,6 +118,7 @@ void require_free_names(const std::string& path, const trainctl_plugin_info& inf
   }
 }
 
+/// Opens the library and returns the table that its entry function provides. Throws PluginError.
 const trainctl_plugin_info& table_of(const std::string& path) {
   const std::string running = fmt::format("plugin {}: loading", path);
   const RunningPlugin guard(running.c_str());

@@ -189,6 +189,7 @@ std::vector<std::string> words_between_bars(std::string_view text) {
   return words;
 }
 
+/// An attribute of a plugin as a field of its layer.
 Field field_of(const trainctl_attribute& attribute) {
   const trainctl_value& fallback = attribute.fallback;
   Field field;

@@ -1,7 +1,9 @@
-// Pools of rows [n, c, length] and of volumes [n, c, depth, height, width] as pools of images. Rows are images of
-// height
-// 1. The largest element, or the mean, of a box is that of its slices, so a volume is pooled in each slice, as images
-// [n, (c depth), height, width], and then along the depth, as images [n, c, depth, (height width)].
+// Pools of rows [n, c, length] and of volumes [n, c, depth, height, width] as pools of images. Rows become images with a
+// height of 1. The largest element, or the mean, of a box is that of its slices, so a volume is pooled in each slice, as
+// images [n, (c depth), height, width], and then along the depth, as images [n, c, depth, (height width)].
+#include <span>
+#include <string>
+
 #include "engine/ops/op_family.h"
 #include "engine/ops/pool_layer.h"
 #include "engine/ops/three_dims.h"
@@ -15,6 +17,19 @@ enum class Pool { max, average };
 struct Windows {
   Ints kernel, stride, padding, dilation;
 };
+
+/// Checks the windows of each dim, in words that name it.
+void expect_windows(const LayerContext& layer, const Windows& windows, std::span<const std::string> dims) {
+  for (size_t d = 0; d < dims.size(); ++d) {
+    const Window window{.kernel = {1, windows.kernel[d]},
+                        .stride = {1, windows.stride[d]},
+                        .dilation = {1, windows.dilation[d]},
+                        .before = {0, windows.padding[d]},
+                        .after = {0, windows.padding[d]},
+                        .ceil_mode = layer.attrs.flag("ceil_mode")};
+    expect_window_of_pool(window, 1, dims[d], layer.shape()[2 + d]);
+  }
+}
 
 /// The attrs of a pool of images whose height and width are these dims of the windows; -1: a dim that is not pooled.
 Attrs images_attrs(const LayerContext& layer, Pool pool, const Windows& windows, std::array<int, 2> dims) {
@@ -45,6 +60,7 @@ TensorId emit_pool1d(LayerContext& layer, Pool pool) {
                         .stride = {fields.integer("stride", kernel)},
                         .padding = {fields.integer("padding")},
                         .dilation = {fields.integer("dilation", 1)}};
+  expect_windows(layer, windows, std::array<std::string, 1>{"length"});
   LayerBuilder& b = layer.builder;
   const TensorId images = b.emit("reshape", {layer.inputs[0]}, {{"shape", Shape{x[0], x[1], 1, x[2]}}}, "images")[0];
   const TensorId y = b.emit(op_of(pool), {images}, images_attrs(layer, pool, windows, {-1, 0}), "pool")[0];
@@ -64,6 +80,7 @@ TensorId emit_pool3d(LayerContext& layer, Pool pool) {
                         .stride = per_dim(fields.has("stride") ? "stride" : "kernel"),
                         .padding = per_dim("padding"),
                         .dilation = fields.has("dilation") ? per_dim("dilation") : Ints{1, 1, 1}};
+  expect_windows(layer, windows, std::array<std::string, 3>{"depth", "height", "width"});
   LayerBuilder& b = layer.builder;
   TensorId y = b.emit("reshape", {layer.inputs[0]}, {{"shape", Shape{x[0], x[1] * x[2], x[3], x[4]}}}, "images")[0];
   y = b.emit(op_of(pool), {y}, images_attrs(layer, pool, windows, {1, 2}), "slices")[0];

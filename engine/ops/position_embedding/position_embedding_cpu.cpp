@@ -80,6 +80,8 @@ struct RowsByPosition {
   }
 };
 
+/// The gradient of the table where rows have positions of their own: rows are sorted by position, and each position's
+/// rows are summed.
 CpuKernel prepare_placed_positions_grad(const KernelCall& call) {
   const TensorArg& table = call.out[0];
   const PlacedRows row_of(call, call.in[1], table.shape[0]);

@@ -1,5 +1,6 @@
-// A block rounds a tile of 128 x 128 numbers, each read once, for the lines of rows and for those of columns. A thread
-// has 4 x 8 of them, in registers: 16 threads have 4 rows, 32 have 8 columns.
+// quantise on a GPU (quantise.cpp, quantised.h): rounds x [height, width] to FP8 words and their scales, in the form by
+// rows, in the form by columns, or both. A block reads a tile of 128 x 128 numbers once and writes its part of each
+// form. A thread has 4 x 8 numbers of the tile in registers; 16 threads share 4 rows, and 32 threads share 8 columns:
 //
 //           0 .. 7   8 .. 15  ..        columns
 //   0 .. 3    t0       t1     ..        t0 .. t15 are half of a warp
@@ -21,10 +22,11 @@ constexpr int kQuantiseThreads = kAcross * kQuantisedDown, kQuantiseWarps = kQua
 constexpr int kQuantiseBlocks = 2;  ///< on a multiprocessor: one loads while the other computes
 static_assert(kQuantisedTile == kScaledTogether);
 
-/// Numbers with the same scale: those of a tile in a line, those of a tile, or all.
+/// The numbers that share a scale: 128 numbers of a line, a tile of 128 x 128, or the whole tensor.
 enum class ScaledAlike : uint8_t { line, square, tensor };
 
-/// For ScaledAlike::tensor: the largest magnitudes on `count` ranks, or the delayed scale.
+/// The input from which the scale of the whole tensor follows (ScaledAlike::tensor): the largest magnitude on each of
+/// `count` ranks, or the delayed scale.
 struct TensorScaleSource {
   const float* from = nullptr;
   int64_t count = 0;
@@ -38,12 +40,12 @@ struct TensorScaleSource {
   }
 };
 
-/// The destination of the lines of one form; words null: the form is not needed.
+/// The outputs of one form (quantised.h): its lines are the rows of x, or the columns of x.
 struct Form {
-  uint32_t* words = nullptr;
+  uint32_t* words = nullptr;  ///< [lines, padded / 4], four FP8 numbers each; null: the form is not needed
   float* scales = nullptr;
   int64_t lines = 0, padded = 0;
-  int64_t columns = 0;  ///< columns of the scales of squares
+  int64_t columns = 0;  ///< ScaledAlike::square: columns of `scales`
 };
 
 /// Two numbers as E4M3 or E5M2, `low` in the lower byte.
@@ -64,13 +66,16 @@ __device__ inline uint32_t four_of(float a, float b, float c, float d, bool e5m2
   return pair_of(a, b, e5m2) | pair_of(c, d, e5m2) << 16;
 }
 
+/// The magnitude of a number, as bits that compare like it.
 __device__ inline uint32_t size_of(float v) { return __float_as_uint(v) & 0x7fffffffu; }
-/// The factor of the numbers; 1 where one of them, and so their scale, is not finite.
+/// The factor that numbers with this scale are multiplied by before they are rounded: 1 / scale, or 1 if one of the
+/// numbers, and therefore the scale, is not finite.
 __device__ inline float inverse_of(uint32_t scale) {
   return scale >= 0x7f800000u ? 1.0f : __uint_as_float(bits_of_inverse(scale));
 }
 
-/// A thread's numbers as they are in memory, 0 beyond the matrix. All are fetched before any is converted.
+/// The 4 x 8 numbers of a thread in the type of x, with 0 outside of the matrix. All are fetched before any is
+/// converted.
 template <class T>
 struct alignas(16) Part {
   T v[kQuantisedRows][kQuantisedColumns];
@@ -96,7 +101,8 @@ struct alignas(16) Part {
   }
 };
 
-/// The operation on the numbers before they are rounded: none, an activation, or the slope of one at `at`.
+/// The operation on x before it is rounded: none, an activation, or the product with the slope of an activation at the
+/// input `at`. kAt: whether it reads `at`.
 struct Same {
   static constexpr bool kAt = false;
 };
@@ -111,7 +117,7 @@ struct Sloped {
   __device__ float operator()(float x, float at) const { return F{}(x, at); }
 };
 
-/// The scales of a square, and the 1s behind those of the last part of a line.
+/// Writes the scale of a tile. The last tile of a line also fills the padding of `scales` with 1.
 __device__ inline void write_square_scale(const Form& form, int64_t line_tile, int64_t part, float scale) {
   float* const row = form.scales + line_tile * form.columns;
   row[part] = scale;
@@ -119,8 +125,8 @@ __device__ inline void write_square_scale(const Form& form, int64_t line_tile, i
     for (int64_t i = part + 1; i < form.columns; ++i) row[i] = 1.0f;
 }
 
-/// Data that a block's threads exchange: first, for each warp's rows, the columns' largest numbers and sums; then those
-/// of the tile; then the columns as lines.
+/// Shared memory of a block, used in three phases: the largest magnitude and the sum of each column over the rows of
+/// one warp; the largest magnitude of each column of the tile; the words of the tile in the form by columns.
 struct Exchange {
   uint32_t largest[kQuantisedTile];
   union {
@@ -142,7 +148,7 @@ __device__ inline void put_eight(N* to, const N (&v)[kQuantisedColumns]) {
   reinterpret_cast<uint4*>(to)[1] = q[1];
 }
 
-/// Writes the sums of v over the rows of the warp, and the largest of each column.
+/// Writes the largest magnitude, and with `sums` the sum, of each column over the 8 rows of the warp.
 __device__ inline void gather_columns(const float (&v)[kQuantisedRows][kQuantisedColumns], bool sums,
                                       Exchange& shared) {
   const int across = static_cast<int>(threadIdx.x) % kAcross;
@@ -166,8 +172,8 @@ __device__ inline void gather_columns(const float (&v)[kQuantisedRows][kQuantise
   if (lane < kAcross) put_eight(&shared.of_warps.sums[warp][across * kQuantisedColumns], sum);
 }
 
-/// Reduces the values of the warps to those of the tile: some threads take the largest number of a column each, others
-/// its sum.
+/// Reduces the values of the warps to those of the tile: the first 128 threads the largest magnitude of one column
+/// each, the next 128 its sum.
 __device__ inline void reduce_columns(float* sums, int64_t c0, int64_t width, Exchange& shared) {
   const int column = static_cast<int>(threadIdx.x) % kQuantisedTile;
   if (threadIdx.x < kQuantisedTile) {
@@ -183,7 +189,8 @@ __device__ inline void reduce_columns(float* sums, int64_t c0, int64_t width, Ex
   }
 }
 
-/// Each row's numbers, times the inverse of its scale, or with ScaledAlike::tensor times `by`.
+/// Writes the words and scales of the thread's rows in the form by rows. `of_row`: the largest magnitude that
+/// determines each row's scale; `by_tensor`: the factor of all numbers with ScaledAlike::tensor.
 template <ScaledAlike kAlike>
 __device__ inline void write_rows(const float (&v)[kQuantisedRows][kQuantisedColumns],
                                   const uint32_t (&of_row)[kQuantisedRows], float by_tensor, bool e5m2,
@@ -204,7 +211,7 @@ __device__ inline void write_rows(const float (&v)[kQuantisedRows][kQuantisedCol
   }
 }
 
-/// The same of columns, through shared memory.
+/// The same for the form by columns; shared memory transposes the words.
 template <ScaledAlike kAlike>
 __device__ inline void write_columns(const float (&v)[kQuantisedRows][kQuantisedColumns],
                                      const uint32_t (&of_column)[kQuantisedColumns], float by_tensor, bool e5m2,
@@ -234,7 +241,7 @@ __device__ inline void write_columns(const float (&v)[kQuantisedRows][kQuantised
 
 constexpr int kSumColumns = 32, kSumRows = 8;
 
-/// db[n] (+)= the sums of [tiles, n].
+/// db [n] (+)= the sum of sums [tiles, n] over the tiles.
 template <class T>
 __global__ void __launch_bounds__(kSumColumns* kSumRows)
     sum_tiles(const float* sums, int64_t tiles, int64_t n, Ref<T> db, bool accumulate) {
@@ -252,7 +259,7 @@ __global__ void __launch_bounds__(kSumColumns* kSumRows)
   set(db, c, accumulate ? value(db, c) + sum : sum);
 }
 
-/// The largest of the block's numbers.
+/// The largest magnitude of the tile, from the largest of each thread's rows.
 __device__ inline uint32_t largest_of_tile(const uint32_t (&of_row)[kQuantisedRows], Exchange& shared) {
   uint32_t all = max(max(of_row[0], of_row[1]), max(of_row[2], of_row[3]));
 #pragma unroll
@@ -264,13 +271,14 @@ __device__ inline uint32_t largest_of_tile(const uint32_t (&of_row)[kQuantisedRo
   return all;
 }
 
-/// The place of a block's tile and of a thread's part of it.
+/// The first row and column of the block's tile (r0, c0) and of the thread's part of it (r, c); `across`: the thread's
+/// number among those that share its rows.
 struct TilePlace {
   int64_t r0, c0, r, c;
   int across;
 };
 
-/// A thread's part of a tile: its numbers, after F, and the largest of each row.
+/// A thread's part of a tile: its numbers after the operation F, and the largest magnitude of each row.
 struct TileNumbers {
   float v[kQuantisedRows][kQuantisedColumns];
   uint32_t of_row[kQuantisedRows];
@@ -296,7 +304,7 @@ __device__ __forceinline__ void load_tile(const T* x, const T* at, int64_t heigh
   }
 }
 
-/// All tiles have one scale, which is already known.
+/// ScaledAlike::tensor: the scale is known before the tile is read. `sums`: [tiles of rows, width], or null.
 __device__ __forceinline__ void quantise_as_tensor(TileNumbers& of, const TilePlace& tile, int64_t width,
                                                    const Form& rows, const Form& columns, float* sums,
                                                    const TensorScaleSource& source, Exchange& shared) {
@@ -322,7 +330,7 @@ __device__ __forceinline__ void quantise_as_tensor(TileNumbers& of, const TilePl
     write_columns<ScaledAlike::tensor>(of.v, unused, scale.scale, source.e5m2, columns, tile.r0, tile.c0, shared);
 }
 
-/// The tile has one scale.
+/// ScaledAlike::square: the tile has one scale, in both forms.
 __device__ __forceinline__ void quantise_as_square(const TileNumbers& of, const TilePlace& tile, const Form& rows,
                                                    const Form& columns, Exchange& shared) {
   const uint32_t all = largest_of_tile(of.of_row, shared);
@@ -338,7 +346,7 @@ __device__ __forceinline__ void quantise_as_square(const TileNumbers& of, const 
     write_columns<ScaledAlike::square>(of.v, of_columns, 1.0f, false, columns, tile.r0, tile.c0, shared);
 }
 
-/// Each line of the tile has a scale: its rows in one form, its columns in the other.
+/// ScaledAlike::line: each row of the tile has a scale in the form by rows, and each column one in the form by columns.
 template <ScaledAlike kAlike>
 __device__ __forceinline__ void quantise_by_line(TileNumbers& of, const TilePlace& tile, int64_t width,
                                                  const Form& rows, const Form& columns, float* sums, Exchange& shared) {
@@ -363,9 +371,9 @@ __device__ __forceinline__ void quantise_by_line(TileNumbers& of, const TilePlac
   write_columns<kAlike>(of.v, of_column, 1.0f, false, columns, tile.r0, tile.c0, shared);
 }
 
-/// x: [columns.padded >= rows.lines][rows.padded >= columns.lines], row-major without padding. `packs`: rows of x begin
-/// at multiples of 16 bytes.
-/// `at`: where the slope is taken. `sums`: [tiles of rows, width], the sums of each tile's columns, or null.
+/// Rounds x [height, width], row-major without padding, after the operation F. `at`: the input of Sloped. `packs`: rows
+/// of x and `at` begin at multiples of 16 bytes. `sums`: [tiles of rows, width], the sums of each tile's columns, or
+/// null. Blocks: (tiles of rows, tiles of columns).
 template <class T, ScaledAlike kAlike, class F>
 __global__ void __launch_bounds__(kQuantiseThreads, kQuantiseBlocks)
     quantise_tiles(const T* x, const T* at, int64_t height, int64_t width, bool packs, Form rows, Form columns,
@@ -405,6 +413,7 @@ CudaKernel sum_of_tiles(const CudaKernelCall& call, int64_t tiles, int64_t n) {
   });
 }
 
+/// Launches quantise_tiles, and sum_tiles if the bias has a gradient.
 template <class T, ScaledAlike kAlike, class F>
 CudaKernel launch_tiles(const CudaKernelCall& call) {
   const TensorArg& x = call.in[0];
@@ -431,6 +440,7 @@ CudaKernel launch_tiles(const CudaKernelCall& call) {
   };
 }
 
+/// Selects how numbers share scales, and the operation before the rounding.
 template <class T>
 CudaKernel launch_steps(const CudaKernelCall& call) {
   const Epilogue epilogue = epilogue_of(call.attrs);

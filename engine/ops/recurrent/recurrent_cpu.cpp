@@ -21,6 +21,7 @@ struct RecurrentStep {
 
 RecurrentSize recurrent_size(const TensorArg& y) { return {y.shape[0], y.shape[1], y.shape[2]}; }
 
+/// y, the states, and the values that the gradient needs (kept), step by step in time, backwards with attr reverse.
 template <class Cell>
 CpuKernel prepare_recurrent(const KernelCall& call) {
   const RecurrentSize s = recurrent_size(call.out[0]);

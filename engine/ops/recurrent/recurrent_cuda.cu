@@ -152,6 +152,8 @@ CudaKernel prepare_recurrent(const CudaKernelCall& call) {
   });
 }
 
+/// The gradient of the input products (a block per sequence, step by step backwards), then those of the recurrent
+/// weights.
 template <class Cell>
 CudaKernel prepare_recurrent_grad(const CudaKernelCall& call) {
   const RecurrentSize s = recurrent_size_of(call.in[1]);

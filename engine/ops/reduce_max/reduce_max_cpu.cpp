@@ -70,6 +70,7 @@ CpuKernel prepare_reduce_max(const KernelCall& call) {
   };
 }
 
+/// dx: dy is divided equally among the elements that equal the maximum, as in PyTorch's amax.
 CpuKernel prepare_reduce_max_grad(const KernelCall& call) {
   const TensorArg &of_y = call.in[0], &in = call.in[1];
   return [r = Reduction(in.shape, of_y.shape, call.attrs.ints("dims")), dy0 = of_y.as<float>(), x0 = in.as<float>(),

@@ -101,6 +101,7 @@ __global__ void __launch_bounds__(kMaxThreads)
 
 // Launchers
 
+/// How the elements of x are visited for each output, and how many threads share one.
 Reduction reduction(const TensorArg& x, const TensorArg& y, const Ints& dims) {
   const Shape strides = cpu::strides_of(x.shape), out = cpu::kept_strides(x.shape, y.shape, dims);
   cpu::Loops<2> kept;
@@ -151,7 +152,7 @@ CudaKernel prepare_reduce_max_grad(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels reduce_max_cuda = {{"reduce_max", prepare_reduce_max},
-                                            {"reduce_max_grad", prepare_reduce_max_grad}};
+extern const CudaKernels reduce_max_cuda = {{"reduce_max", prepare_reduce_max, kTakesF16},
+                                            {"reduce_max_grad", prepare_reduce_max_grad, kTakesF16}};
 
 }  // namespace trainctl

@@ -13,6 +13,7 @@ CpuKernel prepare_reduce_sum(const KernelCall& call) {
           threads = call.threads] { sum.run(x, y, scale, add, threads); };
 }
 
+/// out = scale * in, repeated along the dims that `in` lacks.
 CpuKernel prepare_broadcast_to(const KernelCall& call) {
   const TensorArg& in = call.in[0];
   const TensorArg& out = call.out[0];

@@ -24,6 +24,7 @@ CudaKernel prepare_broadcast_to(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels reduce_sum_cuda = {{"reduce_sum", prepare_reduce_sum}, {"broadcast_to", prepare_broadcast_to}};
+extern const CudaKernels reduce_sum_cuda = {{"reduce_sum", prepare_reduce_sum, kTakesF16},
+                                            {"broadcast_to", prepare_broadcast_to, kTakesF16}};
 
 }  // namespace trainctl

@@ -52,10 +52,9 @@ TensorId emit_reindex(LayerBuilder& builder, TensorId x, const Continuation& wan
 }
 
 Field padding_mode_field() {
-  return text(
-             "padding_mode",
-             "The elements beyond the edges: zeros; reflect: the elements mirrored at the edge, which is not repeated; "
-             "replicate: the elements of the edge; circular: those of the opposite side.")
+  return text("padding_mode",
+              "Values beyond the edges: zeros; reflect: the input mirrored at the edge, without repeating the edge; "
+              "replicate: the values at the edge; circular: the values from the opposite side.")
       .one_of({"zeros", "reflect", "replicate", "circular"})
       .defaults(std::string("zeros"));
 }

@@ -11,6 +11,6 @@ CudaKernel prepare_relu_grad(const CudaKernelCall& call) { return map_binary(cal
 
 }  // namespace
 
-extern const CudaKernels relu_cuda = {{"relu", prepare_relu}, {"relu_grad", prepare_relu_grad}};
+extern const CudaKernels relu_cuda = {{"relu", prepare_relu, kTakesF16}, {"relu_grad", prepare_relu_grad, kTakesF16}};
 
 }  // namespace trainctl

@@ -22,6 +22,6 @@ CudaKernel prepare_reshape(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels reshape_cuda = {{"reshape", prepare_reshape}};
+extern const CudaKernels reshape_cuda = {{"reshape", prepare_reshape, kTakesF16}};
 
 }  // namespace trainctl

@@ -146,6 +146,7 @@ CpuKernel prepare_rms_norm_grad_apply(const KernelCall& call) {
   };
 }
 
+/// dgamma (+)= sum over the rows of dy * x * rstd, a tile of columns at a time.
 CpuKernel prepare_rms_norm_param_grad(const KernelCall& call) {
   return [rows = RmsRows(call, call.in[0]), dy = call.in[0].as<float>(), x = call.in[1].as<float>(),
           rstds = call.in[2].as<float>(), dgamma = call.out[0].as<float>(), add = call.out[0].accumulate] {

@@ -288,12 +288,12 @@ CudaKernel prepare_rms_norm_grad(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels rms_norm_cuda = {{"rms_norm", prepare_rms_norm},
-                                          {"rms_norm_grad", prepare_rms_norm_grad},
-                                          {"rms_norm_param_grad", prepare_rms_norm_param_grad},
-                                          {"rms_norm_stats", prepare_rms_norm_stats},
-                                          {"rms_norm_apply", prepare_rms_norm_apply},
-                                          {"rms_norm_grad_stats", prepare_rms_norm_grad_stats},
-                                          {"rms_norm_grad_apply", prepare_rms_norm_grad_apply}};
+extern const CudaKernels rms_norm_cuda = {{"rms_norm", prepare_rms_norm, kTakesF16},
+                                          {"rms_norm_grad", prepare_rms_norm_grad, kTakesF16},
+                                          {"rms_norm_param_grad", prepare_rms_norm_param_grad, kTakesF16},
+                                          {"rms_norm_stats", prepare_rms_norm_stats, kTakesF16},
+                                          {"rms_norm_apply", prepare_rms_norm_apply, kTakesF16},
+                                          {"rms_norm_grad_stats", prepare_rms_norm_grad_stats, kTakesF16},
+                                          {"rms_norm_grad_apply", prepare_rms_norm_grad_apply, kTakesF16}};
 
 }  // namespace trainctl

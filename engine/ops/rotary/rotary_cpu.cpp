@@ -52,6 +52,7 @@ void turn_neighbours(const float* x, float* y, const float* cosines, const float
   }
 }
 
+/// Rotates the pairs of features of each head by the angles of its row's position; other features are copied.
 CpuKernel prepare_rotary(const KernelCall& call) {
   const RotaryCall r = rotary_of(call);
   // With documents, a row may have the position of any earlier one, and with starts any position.

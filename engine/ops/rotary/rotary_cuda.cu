@@ -142,6 +142,8 @@ struct PackTask {
   }
 };
 
+/// Rotates kPackRows rows in packs of 16 bytes. The block first computes the cosines and sines of its rows in shared
+/// memory.
 template <class T, bool kInterleaved>
 __global__ void __launch_bounds__(kRotaryThreads)
     rotary_packs_kernel(__grid_constant__ const Turning r, __grid_constant__ const PackTasks tasks, Ref<T> x,
@@ -199,6 +201,7 @@ CudaKernel launch_rotary_packs(const CudaKernelCall& call, const Turning& turnin
   };
 }
 
+/// Rotates in packs if the operands permit it, otherwise one pair or copied feature per thread.
 CudaKernel prepare_rotary(const CudaKernelCall& call) {
   const RotaryCall r = rotary_of(call);
   Turning turning{.rows = r.b * r.t,

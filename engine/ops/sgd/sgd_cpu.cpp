@@ -9,6 +9,7 @@
 namespace trainctl {
 namespace {
 
+/// One loop per combination of momentum and weight decay; without both, it is w -= lr * g.
 CpuKernel update_of(const KernelCall& call) {
   const auto momentum = static_cast<float>(call.attrs.number("momentum", 0.0));
   const auto decay = static_cast<float>(call.attrs.number("weight_decay", 0.0));

@@ -11,6 +11,7 @@ CudaKernel prepare_sigmoid_grad(const CudaKernelCall& call) { return map_binary(
 
 }  // namespace
 
-extern const CudaKernels sigmoid_cuda = {{"sigmoid", prepare_sigmoid}, {"sigmoid_grad", prepare_sigmoid_grad}};
+extern const CudaKernels sigmoid_cuda = {{"sigmoid", prepare_sigmoid, kTakesF16},
+                                         {"sigmoid_grad", prepare_sigmoid_grad, kTakesF16}};
 
 }  // namespace trainctl

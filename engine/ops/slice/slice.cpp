@@ -210,8 +210,8 @@ extern const LayerDef pad_layer = {
                    .at_least(0)
                    .at_most(kMaxSize),
                text("mode",
-                    "The added elements. constant: `value`; reflect: the input mirrored at its ends, which are not "
-                    "repeated; replicate: its ends; circular: its other end.")
+                    "The added elements. constant: `value`; reflect: the input mirrored at each end, without repeating "
+                    "the end; replicate: the value at that end; circular: the values from the other end.")
                    .one_of({"constant", "reflect", "replicate", "circular"})
                    .defaults(std::string("constant")),
                number("value", "Value of the added elements, with mode: constant.").defaults(0.0)},

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "engine/graph/bf16.h"
+#include "engine/graph/f16.h"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/moves_cuda.cuh"
 #include "engine/ops/slice/window.h"
@@ -25,6 +26,7 @@ struct WindowRows {
 
 constexpr int kWindowUnroll = 4;
 
+/// to = the window `w` of `from`; words of `to` outside of `from` become `fill`.
 template <class Word>
 __global__ void __launch_bounds__(kMapThreads) window_kernel(WindowRows w, const Word* from, Word* to, Word fill) {
   wait_for_kernel_before();
@@ -62,10 +64,10 @@ __global__ void __launch_bounds__(kMapThreads) window_kernel(WindowRows w, const
 template <class Word>
 Word filled(float value, DType dtype) {
   Word word;
-  const uint16_t half = to_bf16(value);
+  const uint16_t half = dtype == DType::f16 ? to_f16(value) : to_bf16(value);
   const auto element = static_cast<size_t>(byte_size(dtype));
   for (size_t at = 0; at < sizeof word; at += element)
-    std::memcpy(reinterpret_cast<char*>(&word) + at, dtype == DType::bf16 ? static_cast<const void*>(&half) : &value,
+    std::memcpy(reinterpret_cast<char*>(&word) + at, is_half(dtype) ? static_cast<const void*>(&half) : &value,
                 element);
   return word;
 }
@@ -121,6 +123,6 @@ CudaKernel prepare_pad(const CudaKernelCall& call) { return copy_window(call, wi
 
 }  // namespace
 
-extern const CudaKernels slice_cuda = {{"slice", prepare_slice}, {"pad", prepare_pad}};
+extern const CudaKernels slice_cuda = {{"slice", prepare_slice, kTakesF16}, {"pad", prepare_pad, kTakesF16}};
 
 }  // namespace trainctl

@@ -73,6 +73,8 @@ __global__ void __launch_bounds__(kSoftThreads)
 
 // Launchers
 
+/// The cross-entropy of logits with class probabilities as labels: with kLoss its sum, with kGrad the gradient of the
+/// logits.
 template <bool kLoss, bool kGrad>
 CudaKernel prepare_soft_loss(const CudaKernelCall& call, const char* name) {
   const TensorArg &logits = call.in[0], &labels = call.in[1], &dlogits = kGrad ? call.out.back() : logits;
@@ -118,8 +120,8 @@ CudaKernel prepare_soft_cross_entropy_with_grad(const CudaKernelCall& call) {
 }  // namespace
 
 extern const CudaKernels soft_cross_entropy_cuda = {
-    {"soft_cross_entropy", prepare_soft_cross_entropy},
-    {"soft_cross_entropy_grad", prepare_soft_cross_entropy_grad},
-    {"soft_cross_entropy_with_grad", prepare_soft_cross_entropy_with_grad}};
+    {"soft_cross_entropy", prepare_soft_cross_entropy, kTakesF16},
+    {"soft_cross_entropy_grad", prepare_soft_cross_entropy_grad, kTakesF16},
+    {"soft_cross_entropy_with_grad", prepare_soft_cross_entropy_with_grad, kTakesF16}};
 
 }  // namespace trainctl

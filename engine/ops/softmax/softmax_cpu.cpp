@@ -172,6 +172,7 @@ CpuKernel prepare_softmax_grad_stats(const KernelCall& call) {
   };
 }
 
+/// dx = y * (dy - sum of dy * y), where the sum is over the `stats` [parts, rows] of all ranks.
 CpuKernel prepare_softmax_grad_apply(const KernelCall& call) {
   return [a = softmax_dim(call, call.in[0].shape), dy = call.in[0].as<float>(), y = call.in[1].as<float>(),
           stats = call.in[2].as<float>(), parts = call.in[2].shape[0], dx = call.out[0].as<float>()] {

@@ -358,11 +358,11 @@ CudaKernel prepare_softmax_grad_apply(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels softmax_cuda = {{"softmax", prepare_softmax},
-                                         {"softmax_grad", prepare_softmax_grad},
-                                         {"softmax_stats", prepare_softmax_stats},
-                                         {"softmax_apply", prepare_softmax_apply},
-                                         {"softmax_grad_stats", prepare_softmax_grad_stats},
-                                         {"softmax_grad_apply", prepare_softmax_grad_apply}};
+extern const CudaKernels softmax_cuda = {{"softmax", prepare_softmax, kTakesF16},
+                                         {"softmax_grad", prepare_softmax_grad, kTakesF16},
+                                         {"softmax_stats", prepare_softmax_stats, kTakesF16},
+                                         {"softmax_apply", prepare_softmax_apply, kTakesF16},
+                                         {"softmax_grad_stats", prepare_softmax_grad_stats, kTakesF16},
+                                         {"softmax_grad_apply", prepare_softmax_grad_apply, kTakesF16}};
 
 }  // namespace trainctl

@@ -154,6 +154,8 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
 
 // Kernels for a part of the classes. `stats` of all parts is [parts, rows, 3 or, for label smoothing, 4].
 
+/// Statistics of each row of this rank's classes, [rows, 3 or 4]: the largest other logit, the sum of the others'
+/// exponentials relative to it, the label's logit (-inf on other ranks), and with smoothing the sum of all logits.
 template <int V, bool kInRegisters, class T>
 __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>)
     stats_kernel(Rows rows, Ref<T> logits, const int32_t* labels, int64_t offset, int64_t classes, float* stats,
@@ -227,6 +229,7 @@ struct RowOfParts {
 
 constexpr int kApplyThreads = 128;
 
+/// The loss, from the statistics of all ranks' classes.
 __global__ void __launch_bounds__(kApplyThreads)
     apply_kernel(Statistics stats, const int32_t* labels, SumOutput loss, Parts parts, Targets targets,
                  const StepScalars* scalars) {
@@ -249,6 +252,7 @@ __global__ void __launch_bounds__(kApplyThreads)
   if (threadIdx.x == 0) loss.write(0, total * targets.weight(scalars));
 }
 
+/// The gradient of this rank's classes, from the statistics of all ranks' classes.
 template <int V, bool kInRegisters, class T>
 __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kRowBlocks<V, kInRegisters>)
     grad_apply_kernel(Rows rows, Ref<T> logits, const int32_t* labels, int64_t offset, Statistics stats, Ref<T> dlogits,
@@ -282,6 +286,7 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kRowBlocks<V, kI
 
 // Launchers
 
+/// Loss and gradient in one pass over the rows of logits; kGrad: the gradient is wanted.
 template <bool kGrad, bool kPlain>
 CudaKernel prepare_targets(const CudaKernelCall& call, bool wants_loss, const char* name) {
   const TensorArg &logits = call.in[0], &labels = call.in[1], &dlogits = kGrad ? call.out.back() : logits;
@@ -378,11 +383,11 @@ CudaKernel prepare_softmax_cross_entropy_grad_apply(const CudaKernelCall& call) 
 }  // namespace
 
 extern const CudaKernels softmax_cross_entropy_cuda = {
-    {"softmax_cross_entropy", prepare_softmax_cross_entropy},
-    {"softmax_cross_entropy_grad", prepare_softmax_cross_entropy_grad},
-    {"softmax_cross_entropy_with_grad", prepare_softmax_cross_entropy_with_grad},
-    {"softmax_cross_entropy_stats", prepare_softmax_cross_entropy_stats},
-    {"softmax_cross_entropy_apply", prepare_softmax_cross_entropy_apply},
-    {"softmax_cross_entropy_grad_apply", prepare_softmax_cross_entropy_grad_apply}};
+    {"softmax_cross_entropy", prepare_softmax_cross_entropy, kTakesF16},
+    {"softmax_cross_entropy_grad", prepare_softmax_cross_entropy_grad, kTakesF16},
+    {"softmax_cross_entropy_with_grad", prepare_softmax_cross_entropy_with_grad, kTakesF16},
+    {"softmax_cross_entropy_stats", prepare_softmax_cross_entropy_stats, kTakesF16},
+    {"softmax_cross_entropy_apply", prepare_softmax_cross_entropy_apply, kTakesF16},
+    {"softmax_cross_entropy_grad_apply", prepare_softmax_cross_entropy_grad_apply, kTakesF16}};
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// split and concat copy rows of bytes (parts.h).
+// split and concat on a CPU: they copy strips, which are rows of bytes with a stride (parts.h).
 #include <cstring>
 
 #include "engine/ops/cpu/threads_cpu.h"
@@ -8,6 +8,8 @@
 namespace trainctl {
 namespace {
 
+/// `blocks`: the elements of other ranks are read from the last input, into which the exchange has written them
+/// (split_apply and concat_apply).
 template <PartsKernel kernel, bool blocks = false>
 CpuKernel prepare_split(const KernelCall& call) {
   const TensorArg& out = call.out[0];

@@ -25,6 +25,7 @@ struct Strips {
 
 // Kernels
 
+/// Copies strips word by word. Blocks: (words of a strip, strips).
 template <class Word>
 __global__ void __launch_bounds__(kMapThreads) copy_strips(Strips s) {
   wait_for_kernel_before();
@@ -111,11 +112,11 @@ CudaKernel prepare_split(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels split_cuda = {{"split", prepare_split<PartsKernel::split>},
-                                       {"split_pack", prepare_split<PartsKernel::split_pack>},
-                                       {"split_apply", prepare_split<PartsKernel::split, true>},
-                                       {"concat", prepare_split<PartsKernel::concat>},
-                                       {"concat_pack", prepare_split<PartsKernel::concat_pack>},
-                                       {"concat_apply", prepare_split<PartsKernel::concat, true>}};
+extern const CudaKernels split_cuda = {{"split", prepare_split<PartsKernel::split>, kTakesF16},
+                                       {"split_pack", prepare_split<PartsKernel::split_pack>, kTakesF16},
+                                       {"split_apply", prepare_split<PartsKernel::split, true>, kTakesF16},
+                                       {"concat", prepare_split<PartsKernel::concat>, kTakesF16},
+                                       {"concat_pack", prepare_split<PartsKernel::concat_pack>, kTakesF16},
+                                       {"concat_apply", prepare_split<PartsKernel::concat, true>, kTakesF16}};
 
 }  // namespace trainctl

@@ -12,6 +12,6 @@ CudaKernel prepare_sum_to(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels sum_to_cuda = {{"sum_to", prepare_sum_to}};
+extern const CudaKernels sum_to_cuda = {{"sum_to", prepare_sum_to, kTakesF16}};
 
 }  // namespace trainctl

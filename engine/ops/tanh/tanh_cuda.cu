@@ -11,6 +11,6 @@ CudaKernel prepare_tanh_grad(const CudaKernelCall& call) { return map_binary(cal
 
 }  // namespace
 
-extern const CudaKernels tanh_cuda = {{"tanh", prepare_tanh}, {"tanh_grad", prepare_tanh_grad}};
+extern const CudaKernels tanh_cuda = {{"tanh", prepare_tanh, kTakesF16}, {"tanh_grad", prepare_tanh_grad, kTakesF16}};
 
 }  // namespace trainctl

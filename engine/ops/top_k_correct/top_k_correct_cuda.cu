@@ -28,8 +28,10 @@ __global__ void __launch_bounds__(kTopKThreads)
     const int label = row < rows ? labels[row] : 0;
     const bool counts = row < rows && targets.counts(label);
     if (counts) {
-      if (label < 0 || label >= classes) data_is_wrong("top_k_correct: the data contains a label that is not a class "
-                                                       "of the predictions");
+      if (label < 0 || label >= classes)
+        data_is_wrong(
+            "top_k_correct: the data contains a label that is not a class "
+            "of the predictions");
       const int64_t start = row * classes;
       const float own = value(x, start + label);
       int count = 0;
@@ -53,6 +55,7 @@ __global__ void __launch_bounds__(kTopKThreads)
 
 // Launchers
 
+/// The number of rows whose label is among the k largest logits.
 CudaKernel prepare_top_k_correct(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &labels = call.in[1];
   const int64_t classes = x.shape.back(), rows = labels.size();
@@ -78,6 +81,6 @@ CudaKernel prepare_top_k_correct(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels top_k_correct_cuda = {{"top_k_correct", prepare_top_k_correct}};
+extern const CudaKernels top_k_correct_cuda = {{"top_k_correct", prepare_top_k_correct, kTakesF16}};
 
 }  // namespace trainctl

@@ -21,6 +21,8 @@ void transpose_2d(const float* from, int64_t from_stride, float* to, int64_t to_
   }
 }
 
+/// Merges adjacent dims; copies whole rows if the innermost dim stays, otherwise transposes matrices of the two dims
+/// that are contiguous in the input and the output.
 CpuKernel prepare_transpose(const KernelCall& call) {
   const TensorArg& in = call.in[0];
   const TensorArg& out = call.out[0];

@@ -176,6 +176,8 @@ CudaKernel launch_matrices(const Matrices& m, const cpu::Loops<2>& outer, const 
   return pairs ? launch_tiles<E, 2>(m, in, out) : launch_tiles<E, 1>(m, in, out);
 }
 
+/// Merges adjacent dims; copies whole rows if the innermost dim stays, otherwise transposes matrices of the two dims
+/// that are contiguous in the input and the output.
 CudaKernel prepare_transpose(const CudaKernelCall& call) {
   const TensorArg &in = call.in[0], &out = call.out[0];
   check(in.dtype == out.dtype, "transpose moves elements as they are");
@@ -218,6 +220,6 @@ CudaKernel prepare_transpose(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels transpose_cuda = {{"transpose", prepare_transpose}};
+extern const CudaKernels transpose_cuda = {{"transpose", prepare_transpose, kTakesF16}};
 
 }  // namespace trainctl

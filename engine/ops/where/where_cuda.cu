@@ -29,6 +29,7 @@ CudaKernel prepare_masked_fill(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels where_cuda = {{"where", prepare_where}, {"masked_fill", prepare_masked_fill}};
+extern const CudaKernels where_cuda = {{"where", prepare_where, kTakesF16},
+                                       {"masked_fill", prepare_masked_fill, kTakesF16}};
 
 }  // namespace trainctl

@@ -67,6 +67,8 @@ std::optional<Ints> token_cuts(const Graph& graph, const Layer& layer, const Lay
 struct MethodSeconds {
   double gather = 0, all_to_all = 0;
 };
+/// The time of a layer of experts per micro-batch with each of the two methods by which tokens reach the ranks of their
+/// experts.
 MethodSeconds exchange_seconds(const Graph& graph, LayerId layer, const Mesh& mesh, int64_t ways,
                                const CostModel& cost) {
   const ExpertCall call = expert_call(graph, layer);
@@ -84,9 +86,11 @@ MethodSeconds exchange_seconds(const Graph& graph, LayerId layer, const Mesh& me
                                            .top_k = ids.shape.back(),
                                            .ranks = ways,
                                            .capacity = call.capacity,
-                                           .counted = counts_tokens(cost.machine())});
-  const int64_t row = x.shape.back() * byte_size(x.dtype), whole = blocks.tokens * ways * row,
-                sent = static_cast<int64_t>(static_cast<double>(blocks.rows * ways * row) * blocks.expected_share);
+                                           .has_room_for_all = has_room_for_all(cost.machine())});
+  const int64_t row = x.shape.back() * byte_size(x.dtype), whole = blocks.tokens * ways * row;
+  const bool counted = moves_rows(blocks, row, cost, mesh, axes);
+  const double share = counted ? blocks.expected_share : 1;
+  const auto sent = static_cast<int64_t>(static_cast<double>(blocks.rows * ways * row) * share);
   const int64_t few = ways * byte_size(DType::i32), of_ids = blocks.rows * ways * ids.shape.back() * few / ways;
   MethodSeconds seconds;
   seconds.gather = 2 * cost.collective_seconds(Collective::all_gather, whole, mesh, axes) +
@@ -94,7 +98,8 @@ MethodSeconds exchange_seconds(const Graph& graph, LayerId layer, const Mesh& me
   seconds.all_to_all = 4 * cost.collective_seconds(Collective::all_to_all, sent, mesh, axes) +
                        3 * cost.collective_seconds(Collective::all_to_all, of_ids, mesh, axes) +
                        cost.collective_seconds(Collective::all_gather, few, mesh, axes) +
-                       cost.copy_seconds(8 * blocks.rows * ways * row) + 6 * cost.machine().launch.value;
+                       cost.copy_seconds(8 * blocks.rows * ways * row) + 6 * cost.machine().launch.value +
+                       (counted && cost.machine().kind == DeviceKind::cuda ? kSecondsOfHost : 0);
   return seconds;
 }
 

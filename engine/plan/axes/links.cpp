@@ -28,6 +28,8 @@ bool keeps_every_factor(const Graph& graph, const Layer& layer) {
 
 }  // namespace
 
+/// The tensors that connect units, by the unit that produces and the unit that reads each. A shared parameter links its
+/// later readers to the first one.
 Links find_links(const Graph& graph, const Units& units) {
   Links links;
   links.in.resize(units.all.size());

@@ -42,6 +42,7 @@ void find_batch_factors(const Graph& graph, std::vector<LayerFacts>& facts) {
 
 }  // namespace
 
+/// For each layer: why a factor cannot be cut, its inner factors, the factor of the batch, and whether it is the loss.
 std::vector<LayerFacts> sharding_facts(const Graph& graph) {
   std::vector<LayerFacts> facts(graph.layers.size());
   for (size_t l = 0; l < graph.layers.size(); ++l) {

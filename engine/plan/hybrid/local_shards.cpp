@@ -357,6 +357,7 @@ std::string consequence(LayerCollective kind, const std::string& input, size_t e
   return "the collective has no effect there";
 }
 
+/// A note if ranks of one group contribute equal values to a collective that the user wrote, which is rarely intended.
 std::optional<std::string> equal_shard_note(const Graph& graph, const Plan& plan, const Node& node,
                                             const LocalShards& input) {
   const LayerCollective kind = *get_op(node.op).collective;

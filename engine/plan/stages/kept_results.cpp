@@ -15,6 +15,9 @@
 #include "engine/plan/traffic/redistribution.h"
 
 namespace trainctl {
+
+extern const OpDef split_op;
+
 namespace {
 
 constexpr int64_t kSavedPerKeptByte = 3;
@@ -177,8 +180,10 @@ bool is_recomputed(const Graph& graph, const Plan& plan, TensorId tensor) {
   if (node.phase != Phase::forward || get_op(node.op).kernel.updates_input != 0) return false;  // state changes once
   if (plan.layers[node.layer].recompute) return true;
   if (get_op(node.op).runs_again) return true;
-  // A reshape is a view: keeping it would keep the tensor it views.
-  if (!get_op(node.op).is_view) return false;
+  // A reshape is a view: keeping it would keep the tensor it views. The parts of a tensor, such as the queries, keys
+  // and values of packed heads, take its bytes again, and a copy makes them.
+  const OpDef& op = get_op(node.op);
+  if (!op.is_view && &op != &split_op) return false;
   const NodeId viewed = graph.tensors[node.inputs[0]].producer;
   return viewed >= 0 && plan.virtual_stage_of(graph.nodes[viewed]) == plan.virtual_stage_of(node) &&
          is_recomputed(graph, plan, node.inputs[0]);

@@ -10,7 +10,7 @@
 namespace trainctl {
 
 /// True if the tensor's stage does not keep it for the backward pass: it is the output of a layer that is recomputed, a
-/// view of such an output, or the output of an op that runs again (OpDef::runs_again).
+/// view or a part of such an output, or the output of an op that runs again (OpDef::runs_again).
 bool is_recomputed(const Graph& graph, const Plan& plan, TensorId tensor);
 
 /// Fills in `plan.kept`, and if it `explains`, adds that to the layers' reasons. Call when layouts and stages are

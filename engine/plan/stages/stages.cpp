@@ -50,6 +50,7 @@ int latest(const std::vector<int>& stages, const std::vector<LayerId>& layers) {
   return stage;
 }
 
+/// The virtual stage of each layer such that the slowest stage takes the least time.
 std::vector<int> balanced_stages(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
                                  const std::vector<std::vector<LayerId>>& producers, const CostModel& cost,
                                  const std::vector<double>& stage_speeds, std::vector<Diagnostic>& errors) {
@@ -82,6 +83,7 @@ std::vector<int> balanced_stages(const Graph& graph, const std::vector<LayerFact
   return stages;
 }
 
+/// The virtual stage of each layer by parallel.stage_config; other layers are in the latest stage of their producers.
 std::vector<int> configured_stages(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
                                    const std::vector<std::vector<LayerId>>& producers,
                                    std::vector<Diagnostic>& errors) {

@@ -113,6 +113,8 @@ class SumPlacement {
     return layouts;
   }
 
+  /// The layout of a sum that takes the least redistribution of its terms and for its readers: that of one of the
+  /// terms, or `home`.
   Layout cheapest(const Node& node, const Layout& home) const {
     std::vector<Layout> terms;
     for (TensorId term : node.inputs) {

@@ -22,6 +22,7 @@ struct Snapshot {
   uint64_t looks = 0;
 };
 
+/// The status of a rank as bytes, which are equal if the statuses are.
 std::string snapshot(const RankStatus& status, int rank) {
   std::string bytes(sizeof(Snapshot), '\0');
   Snapshot shot;

@@ -66,6 +66,8 @@ void CollectiveRunner::run(int group_number, const CollectiveCall& call) {
   } while (done < call.count);
 }
 
+/// Publishes this rank's buffers from element `done` on. Returns true if they are outside of the segment, so that the
+/// round goes through staging memory.
 bool CollectiveRunner::post(OpenGroup& group, const CollectiveCall& call, int64_t done) {
   const int64_t element = byte_size(call.dtype);
   const int64_t left = call.count - done, stride = call.stride > 0 ? call.stride : call.count;
@@ -107,6 +109,7 @@ void CollectiveRunner::take_staged(const OpenGroup& group, const CollectiveCall&
   }
 }
 
+/// Takes part in one round, and returns the number of elements that it moved. `moved`: those of the rounds before.
 int64_t CollectiveRunner::run_round(OpenGroup& group, const CollectiveCall& call, int64_t moved) {
   Group& shared = group.shared;
   const uint32_t open = group.phase + 1, done = group.phase + 2;
@@ -169,6 +172,8 @@ CommError CollectiveRunner::different_calls(const OpenGroup& group) const {
   return error;
 }
 
+/// Called by the last rank to arrive. Determines the size of the round; does a small one itself, and opens a large one
+/// to all.
 void CollectiveRunner::open_round(OpenGroup& group, const CollectiveCall& call, int64_t moved) {
   Group& shared = group.shared;
   const Member& first = group.members[0];

@@ -16,6 +16,7 @@ namespace {
 constexpr int64_t kBlock = 1024;  // elements: partial sums between two passes stay in the first-level cache
 constexpr size_t kStreams = 8;    // the hardware prefetcher gives up on more streams than these
 
+/// to[j][i] = the sum over k of from[k][i], added in the order of k; 4 vectors of 32 bytes at a time.
 template <typename T>
 void sum_pass(std::span<const std::byte* const> from, std::span<std::byte* const> to, int64_t count) {
   typedef T Vector __attribute__((vector_size(32), aligned(4), may_alias));

@@ -31,6 +31,7 @@ constexpr int64_t kStagger = 41 * 64;
 
 }  // namespace
 
+/// The offsets of all parts of the segment, in the order in which they are in it.
 Segment::Layout::Layout(const std::vector<int64_t>& arena_bytes, const std::vector<Route>& all_routes) {
   const auto ranks = static_cast<int64_t>(arena_bytes.size());
   const auto num_routes = static_cast<int64_t>(all_routes.size());
@@ -85,6 +86,8 @@ void Segment::initialize(std::byte* base, const std::vector<int64_t>& arena_byte
                     {}};
 }
 
+/// Reads the sizes of arenas and the routes from a mapped segment. Throws EnvError if it is damaged or from another
+/// version.
 Segment::Contents Segment::read_contents(const std::byte* base, int64_t bytes) {
   const auto& header = *reinterpret_cast<const Header*>(base);
   if (bytes < kHeaderBytes + kPage || header.magic != kMagic) {

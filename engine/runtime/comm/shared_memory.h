@@ -27,7 +27,7 @@ struct Route {
 
 class SharedMemory : public RankBoard {
  public:
-  /// A segment with one zeroed, 64-byte aligned arena a rank and a channel for each of `routes`, which may be
+  /// A segment with one zeroed, 64-byte aligned arena per rank, and a channel for each of `routes`, which may be
   /// unsorted and repeated. Ranks may send messages on these routes only. Pages take memory when first touched.
   static std::shared_ptr<SharedMemory> create(const std::vector<int64_t>& arena_bytes_per_rank,
                                               std::vector<Route> routes = {});

@@ -308,6 +308,7 @@ std::shared_ptr<TlsLink> TlsDevice::link_named(const std::array<char, 16>& name)
   return nullptr;
 }
 
+/// Accepts the connections that wait, up to the limit of unauthenticated peers, and starts their handshakes.
 void TlsDevice::accept_some() {
   const size_t most = most_unauthenticated(kMaxUnauthenticated);
   for (size_t accepted = 0; accepted < most; ++accepted) {

@@ -5,7 +5,7 @@
 // the other has published in the store. Receivers ask, senders answer, so no bytes arrive before there is memory for
 // them.
 //
-//   message := kind, slot, bytes (3 x 8 bytes), and for a sending its bytes
+//   message := kind, slot, bytes (3 x 8 bytes), and with `sends` the bytes themselves
 //   asks    the peer may send this number of bytes for this slot
 //   sends   here they are
 //

@@ -122,6 +122,7 @@ void CopyEngines::take_calls() {
     take_group(program_.groups[static_cast<size_t>(instructions[0]->group)], instructions);
 }
 
+/// Takes over the collectives of a group if all of its ranks can open each other's memory; otherwise changes nothing.
 void CopyEngines::take_group(const std::vector<int>& group, const std::vector<const Instruction*>& instructions) {
   const int id = ranks_.open_group(group);
   const auto all_say = [&](bool mine) {
@@ -198,7 +199,8 @@ bool CopyEngines::takes(const Instruction& instruction, const BoundMove& move) c
   return blocks * move.count * byte_size(move.dtype) >= kLeastCopiedBytes;
 }
 
-void CopyEngines::enqueue(const Instruction& instruction, const BoundMove& move, CudaStream stream) const {
+void CopyEngines::enqueue(const Instruction& instruction, const BoundMove& move, CudaStream stream,
+                          const CountedRows* rows) const {
   const Call& call = calls_.at(&instruction);
   const auto members = static_cast<int>(call.group->size());
   const int64_t bytes = move.count * byte_size(move.dtype);
@@ -210,7 +212,7 @@ void CopyEngines::enqueue(const Instruction& instruction, const BoundMove& move,
       all_reduce(call, move, stream);
       break;
     case Collective::reduce_scatter:
-      return reduce_scatter(call, move, stream);
+      return reduce_scatter(call, move, pulled_at_once(program_, instruction), stream);
     case Collective::all_gather:
       for (int i = 0; i < members; ++i) {
         const int m = (call.me + i) % members;
@@ -220,7 +222,8 @@ void CopyEngines::enqueue(const Instruction& instruction, const BoundMove& move,
     case Collective::all_to_all:
       for (int i = 0; i < members; ++i) {
         const int m = (call.me + i) % members;
-        pull(out + m * bytes, call.in[static_cast<size_t>(m)] + call.me * bytes, bytes, stream);
+        const int64_t used = rows == nullptr ? bytes : rows->elements(members, m, call.me) * byte_size(move.dtype);
+        pull(out + m * bytes, call.in[static_cast<size_t>(m)] + call.me * bytes, used, stream);
       }
       break;
     case Collective::broadcast:
@@ -247,12 +250,16 @@ void CopyEngines::all_reduce(const Call& call, const BoundMove& move, CudaStream
   }
 }
 
-/// The others wait until their operand has been read, not for the sum.
-void CopyEngines::reduce_scatter(const Call& call, const BoundMove& move, CudaStream stream) const {
-  PeerSum sum = pull_summands(call.in, call.me, call.me * move.count, move.count, move.dtype, scratch(), stream);
-  sum.out = move.out;
-  synchronize(call, kDone, stream);
-  enqueue_sum(sum, stream);
+/// The others wait until their operand has been read, not for the last sum.
+void CopyEngines::reduce_scatter(const Call& call, const BoundMove& move, int64_t at_once, CudaStream stream) const {
+  auto* const out = static_cast<std::byte*>(move.out);
+  for (int64_t first = 0; first < move.count; first += at_once) {
+    const int64_t count = std::min(at_once, move.count - first);
+    PeerSum sum = pull_summands(call.in, call.me, call.me * move.count + first, count, move.dtype, scratch(), stream);
+    sum.out = out + first * byte_size(move.dtype);
+    if (first + count == move.count) synchronize(call, kDone, stream);
+    enqueue_sum(sum, stream);
+  }
 }
 
 std::byte* CopyEngines::scratch() const { return static_cast<std::byte*>(own_.get()) + memory_.flags; }

@@ -100,8 +100,13 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   allocate();
   phase_ended(options.start_up, "memory");
   int at_once = steps_of_graph(slots_, program);
+  // If a rank captured a step that another one issues, its host could wait for that rank's host, which waits for it.
+  bool can_capture = !StepProgram::waits_for_counts(program);
+  for (const Instruction& i : program.instructions) block_bytes_ += exchanged_block_bytes(i, program);
   if (peers_) {
-    at_once = least_of_all(ranks, std::array<int32_t, 1>{at_once})[0];
+    const auto least = least_of_all(ranks, std::array<int32_t, 2>{at_once, can_capture ? 1 : 0});
+    at_once = least[0];
+    can_capture = least[1] == 1;
     limit_clusters(least_of_all(ranks, clusters_of_all(cuda.alike)));
   } else if (!cuda.alike.empty()) {
     limit_clusters(clusters_of_all(cuda.alike));
@@ -117,7 +122,7 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   memory.scratch = scratch_.get();
   memory.scratch_bytes = workspace_.scratch;
   memory.finished = {static_cast<FinishedWord*>(finished_memory_.get()), static_cast<float*>(metrics_memory_.get())};
-  if (peers_ || options.replays != nullptr) memory.position = static_cast<PositionWord*>(position_memory_.get());
+  memory.position = static_cast<PositionWord*>(position_memory_.get());
   memory.printed = static_cast<std::byte*>(printed_memory_.get());
   memory.printed_stride = StepProgram::printed_bytes(program);
   step_ = std::make_unique<StepProgram>(program, memory, inputs_, tables_, byte_tables_, peers_.get(), options.seed,
@@ -132,9 +137,10 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   synchronize();
   if (owner == nullptr && host_bytes_ > 0) std::memset(host_, 0, static_cast<size_t>(host_bytes_));
   phase_ended(options.start_up, "weights");
+  if (options.replays != nullptr) replay_ = std::make_unique<StepReplay>(RankMemory(arena_, host_), *options.replays);
   watchdog_ = std::make_unique<Watchdog>(program, ranks, peers_.get(), position_, cuda.timeout_seconds);
   StepGraphs::Options graphs;
-  graphs.in_use = cuda.graph && !launches_block() && options.replays == nullptr;
+  graphs.in_use = cuda.graph && !launches_block() && options.replays == nullptr && can_capture;
   graphs.at_once = at_once;
   graphs.settle = [this] { synchronize(); };
   graphs.notice = [this](const std::string& line) { notice(line); };
@@ -158,6 +164,7 @@ CudaExecutor::~CudaExecutor() {
   if (device_is_lost) return;
   copier_.reset();
   recorder_.reset();
+  replay_.reset();
   cudaDeviceSynchronize();
   for (std::byte* memory : registered_) cudaHostUnregister(memory);
   graphs_.reset();  // before the communicator, which waits for them
@@ -196,8 +203,8 @@ void CudaExecutor::allocate() {
 }
 
 /// A kernel is loaded at its first launch, which may wait until the device is idle. That deadlocks if another rank
-/// waits for that kernel. So a rank with peers first runs all its kernels without them. A replay does the same, since
-/// ranks wait for it.
+/// waits for that kernel. So a rank with peers first runs each of its kernels once, without them. A replay does the
+/// same, since ranks wait for it.
 void CudaExecutor::rehearse() {
   if (!peers_ && options_.replays == nullptr) return;
   step_->rehearse();
@@ -229,6 +236,7 @@ void CudaExecutor::start_step(const std::byte* inputs, const StepScalars& scalar
   at_step(scalars.step, [&] {
     send_inputs(inputs, scalars);
     watchdog_->step_started();
+    if (block_bytes_ > 0) ranks_.exchanged_tokens(block_bytes_);
     enqueue_step(scalars.step);
   });
   step_of_slot_[started_ % static_cast<uint64_t>(slots_)] = scalars.step;
@@ -246,6 +254,8 @@ void CudaExecutor::send_inputs(const std::byte* inputs, const StepScalars& scala
   cuda_check(cudaEventRecord(copied_.get(), copy_.get()), "cudaEventRecord");
 }
 
+/// Enqueues a step as part of a graph, or instruction by instruction: the first step, timed steps, and steps that leave
+/// out or record instructions.
 void CudaExecutor::enqueue_step(uint32_t step) {
   const bool first = started_ == 0;
   const bool timed = times_.wants(step);
@@ -267,11 +277,15 @@ void CudaExecutor::enqueue_step(uint32_t step) {
     times_.begin(step, *step_, copy_.get());
   }
   StepProgram::Issue how;
+  how.while_waiting = [this] { watchdog_->throw_if_given_up(); };
   if (first) how.on_communication = &options_.on_communication;
   if (timed) how.times = &times_.events();
   if (left_out) how.left_out = options_.left_out->instruction;
   how.tape = options_.replays;
-  if (recorded) how.tape = &recorder_->begin(step_->compute());
+  if (recorded) {
+    recorder_->begin(step_->compute());
+    how.tape = &recorder_->tape();
+  }
   wait_for_inputs();
   if (timed && !first && !left_out && !recorded && graphs_->in_use()) return graphs_->enqueue_timed(how);
   step_->issue(how);
@@ -362,7 +376,7 @@ void CudaExecutor::failed(const std::string& what, const std::string& error) con
   const uint64_t word = position_ == nullptr ? 0 : *position_;
   const auto instruction = static_cast<size_t>(word & 0xffffffffu);
   if (instruction > 0 && instruction < program_.instructions.size()) {
-    text += "\n  last communication reached: " + program_.instructions[instruction].name + " at step " +
+    text += "\n  last position reported: " + program_.instructions[instruction].name + " at step " +
             std::to_string(word >> 32);
   }
   if (started_ > 0 && !launches_block()) text += "\n  run with CUDA_LAUNCH_BLOCKING=1 to find the instruction";

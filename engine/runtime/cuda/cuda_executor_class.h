@@ -50,9 +50,13 @@ class CudaExecutor final : public Executor {
   void begin_copy() override;
   bool is_copied(bool wait) override;
   std::unique_ptr<StepTape> make_tape() override;
+  void open_tape(StepTape& tape) override;
   void begin_record(StepTape& tape) override;
   void end_record() override;
   bool is_recorded(bool wait) override;
+  void load_tape() override;
+  std::vector<uint64_t> tape_digests() override;
+  void fetch(const std::byte* from, void* to, int64_t bytes) override;
 
  private:
   void allocate();
@@ -104,7 +108,8 @@ class CudaExecutor final : public Executor {
   std::unique_ptr<CudaCommunicator> peers_;
   std::unique_ptr<StepProgram> step_;
   std::unique_ptr<StepGraphs> graphs_;
-  int waiting_ = 0;  ///< started, but not enqueued
+  int waiting_ = 0;          ///< started, but not enqueued
+  int64_t block_bytes_ = 0;  ///< per step: sum of exchanged_block_bytes()
   std::chrono::steady_clock::time_point last_start_;
   StepTimes times_;
   std::unique_ptr<Watchdog> watchdog_;
@@ -112,6 +117,7 @@ class CudaExecutor final : public Executor {
   std::vector<uint32_t> step_of_slot_;   ///< StepScalars::step
   std::unique_ptr<StateCopier> copier_;
   std::unique_ptr<StepRecorder> recorder_;
+  std::unique_ptr<StepReplay> replay_;  ///< of the tape ExecutorOptions::replays
   bool records_next_ = false;
   std::vector<std::byte*> registered_;  ///< memory of others that is pinned
   std::deque<Event> reads_;             ///< each is done when its bytes have arrived

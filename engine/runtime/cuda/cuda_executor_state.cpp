@@ -1,6 +1,7 @@
 // Accesses the arena of a GPU between steps: reads, writes, copies of the state for checkpoints, and recordings of
 // steps.
 #include "engine/runtime/cuda/cuda_executor_class.h"
+#include "engine/runtime/tape_layout.h"
 
 namespace trainctl::cuda {
 
@@ -79,14 +80,20 @@ bool CudaExecutor::is_copied(bool wait) {
 }
 
 std::unique_ptr<StepTape> CudaExecutor::make_tape() {
-  use_device();
-  std::unique_ptr<StepTape> tape = new_tape(program_);
-  recorder_ = std::make_unique<StepRecorder>(RankMemory(arena_, host_), *tape);
-  return tape;
+  return std::make_unique<StepTape>(lay_out_tape(program_));
+}
+
+void CudaExecutor::open_tape(StepTape& tape) {
+  finish_all_started();
+  recorder_ = std::make_unique<StepRecorder>(RankMemory(arena_, host_), tape);
+  // Loads the kernels now, which may wait until the device is idle. No recorded step waits for that then.
+  recorder_->begin(step_->compute());
+  recorder_->end(step_->compute());
+  recorder_->is_done(true);
 }
 
 void CudaExecutor::begin_record(StepTape& tape) {
-  check(recorder_ != nullptr && &recorder_->tape() == &tape, "steps are recorded on the last tape that was made");
+  check(recorder_ != nullptr && &recorder_->tape() == &tape, "steps are recorded on the tape that was opened");
   records_next_ = true;
 }
 
@@ -102,6 +109,24 @@ void CudaExecutor::end_record() {
 bool CudaExecutor::is_recorded(bool wait) {
   use_device();
   return recorder_ == nullptr || recorder_->is_done(wait);
+}
+
+void CudaExecutor::load_tape() {
+  check(replay_ != nullptr, "an executor that replays has a tape");
+  use_device();
+  replay_->load(step_->compute());
+}
+
+std::vector<uint64_t> CudaExecutor::tape_digests() {
+  use_device();
+  if (replay_ != nullptr) return replay_->digests(step_->compute());
+  check(recorder_ != nullptr, "an executor that records has a tape");
+  return recorder_->digests();
+}
+
+void CudaExecutor::fetch(const std::byte* from, void* to, int64_t bytes) {
+  use_device();
+  cuda_check(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault), "cudaMemcpy from the tape");
 }
 
 }  // namespace trainctl::cuda

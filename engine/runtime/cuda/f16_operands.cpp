@@ -1,5 +1,5 @@
-// Kernels of GPUs read and write f32 and bf16. For them, a program's f16 operands become f32 copies in the scratch
-// memory.
+// Kernels of GPUs that do not take f16 read and write f32 and bf16. For them, a program's f16 operands become f32
+// copies in the scratch memory.
 #include "engine/runtime/cuda/f16_operands.h"
 
 #include <memory>
@@ -34,6 +34,8 @@ CudaKernel prepare_with_float_copies(const CudaKernelDef& def, const KernelDef& 
   if (only_rounds(kernel, call))
     return [from = call.in[0].as<const float>(), to = call.out[0].as<uint16_t>(),
             count = call.out[0].size()](CudaStream stream) { enqueue_narrow(from, to, count, stream); };
+  if (def.takes_f16)
+    if (CudaKernel without_copies = def.prepare(call)) return without_copies;
   std::vector<WidenedOperand> widened;
   const auto widen = [&](TensorArg& arg, bool is_read, bool is_written) {
     if (arg.dtype != DType::f16) return;

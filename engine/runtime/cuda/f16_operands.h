@@ -1,5 +1,5 @@
-// Kernels of GPUs read and write f32 and bf16. For them, a program's f16 operands become f32 copies in the scratch
-// memory; matrix products then round factors to TF32, which has all bits of f16.
+// Kernels of GPUs that do not take f16 read and write f32 and bf16. For them, a program's f16 operands become f32
+// copies in the scratch memory; matrix products then round factors to TF32, which has all bits of f16.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,9 @@
 
 namespace trainctl::cuda {
 
-/// The kernel with f32 copies of its f16 operands at `copies` (ScratchUse::copies): filled before it runs, rounded back
-/// after it. An optimizer's f16 copy of the weights is made of the weights once they are updated.
+/// The kernel itself if it takes the call's f16 operands; else the kernel with f32 copies of them at `copies`
+/// (ScratchUse::copies), which are filled before it runs and rounded back after it. An optimizer's f16 copy of the
+/// weights is made of the weights once they are updated.
 CudaKernel prepare_with_float_copies(const CudaKernelDef& def, const KernelDef& kernel, CudaKernelCall call,
                                      std::byte* copies);
 

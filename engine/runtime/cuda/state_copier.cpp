@@ -11,7 +11,9 @@ namespace {
 /// Left to libraries that allocate later.
 constexpr int64_t kFreeBesideState = int64_t{512} << 20;
 
-DeviceMemory make_room(int64_t bytes) {
+}  // namespace
+
+DeviceMemory room_for_copy(int64_t bytes) {
   size_t free = 0, total = 0;
   cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   if (static_cast<int64_t>(free) < bytes + kFreeBesideState) return {};
@@ -20,8 +22,6 @@ DeviceMemory make_room(int64_t bytes) {
   cuda_check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
   return room;
 }
-
-}  // namespace
 
 StateCopier::StateCopier(const RankMemory& memory, std::vector<StateCopy> copies, std::byte* to)
     : memory_(memory), copies_(std::move(copies)), to_(to) {
@@ -33,7 +33,7 @@ StateCopier::StateCopier(const RankMemory& memory, std::vector<StateCopy> copies
   }
   pinned_ = cudaHostRegister(to_, static_cast<size_t>(end_), cudaHostRegisterPortable) == cudaSuccess;
   if (!pinned_) cudaGetLastError();
-  aside_ = make_room(bytes());
+  aside_ = room_for_copy(bytes());
   stream_ = make_stream(false);
   ready_ = make_event();
   done_ = make_event();

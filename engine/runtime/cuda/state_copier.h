@@ -11,6 +11,9 @@
 
 namespace trainctl::cuda {
 
+/// Zeroed memory of the device for a copy of that size, if enough is left for libraries that allocate later; else empty.
+DeviceMemory room_for_copy(int64_t bytes);
+
 class StateCopier {
  public:
   /// The memory and `to`, where the copies end, must outlive it. `to` is pinned if the driver allows it.

@@ -3,12 +3,16 @@
 #include "engine/runtime/cuda/step_program.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "engine/base/error.h"
 #include "engine/base/round_up.h"
+#include "engine/graph/counted_rows.h"
 #include "engine/ops/small_step/kernel_group_cuda.h"
 #include "engine/runtime/cuda/f16_operands.h"
 #include "engine/runtime/cuda/nvtx_range.h"
+#include "engine/runtime/launches.h"
 #include "engine/runtime/workspace.h"
 
 namespace trainctl::cuda {
@@ -18,6 +22,19 @@ constexpr int64_t kPrintAlignment = 64;
 
 bool communicates(Opcode opcode) {
   return opcode == Opcode::collective || opcode == Opcode::send || opcode == Opcode::recv;
+}
+
+/// Waits without giving up the processor at first, because the device has no work meanwhile.
+void wait_for_event(const Event& event, const std::function<void()>& while_waiting) {
+  constexpr std::chrono::milliseconds kSpin{2};
+  constexpr std::chrono::microseconds kNap{50};
+  const auto start = std::chrono::steady_clock::now();
+  cudaError_t status = cudaSuccess;
+  while ((status = cudaEventQuery(event.get())) == cudaErrorNotReady) {
+    if (while_waiting) while_waiting();
+    if (std::chrono::steady_clock::now() - start > kSpin) std::this_thread::sleep_for(kNap);
+  }
+  cuda_check(status, "the numbers of rows that ranks exchange");
 }
 
 int64_t print_bytes(const Instruction& print) { return round_up(print.inputs[0].bytes(), kPrintAlignment); }
@@ -53,9 +70,11 @@ StepProgram::StepProgram(const Program& program, const StepMemory& memory, const
                    tables.sample_bytes(instruction.op)};
     if (inputs.as_bytes[i]) bound.bytes = byte_tables.copy_of(instruction, inputs.offsets[i], bound.out);
   }
+  bind_counts();
   bind_launches();
   bind_waits();
   bind_first_loads();
+  bind_positions();
   check(scratch_.bytes() <= memory.scratch_bytes,
         "a kernel requests more scratch memory than most_cuda_scratch() "
         "returns");
@@ -94,12 +113,10 @@ int StepProgram::channel_to(int peer) {
 StepProgram::Bound StepProgram::bind(const Instruction& instruction) {
   Bound bound;
   if (communicates(instruction.opcode)) {
-    bound.reached = make_event();
     bound.stream = instruction.opcode == Opcode::collective ? kComm
                    : instruction.opcode == Opcode::recv     ? kRecv
                                                             : kSend;
     use_stream(bound.stream, true);
-    use_stream(kWatch, true);
     if (instruction.opcode == Opcode::send) bound.stream = channel_to(instruction.peer);
     check(instruction.opcode != Opcode::recv || !instruction.outputs[0].accumulate,
           "messages can be accumulated only on CPUs");
@@ -161,6 +178,32 @@ bool StepProgram::bind_as_one(size_t first, size_t end) {
   return true;
 }
 
+bool StepProgram::waits_for_counts(const Program& program) {
+  return std::any_of(program.instructions.begin(), program.instructions.end(),
+                     [](const Instruction& i) { return i.attrs.flag(kHostReads) && !i.idle; });
+}
+
+/// Finds, for each exchange of counted rows, the all_gather of its counts. A copy of the counts has the same ones.
+void StepProgram::bind_counts() {
+  std::map<int64_t, int> at;  // by offset
+  for (size_t i = 0; i < bound_.size(); ++i) {
+    const Instruction& instruction = program_.instructions[i];
+    Bound& bound = bound_[i];
+    if (instruction.attrs.flag(kHostReads) && !instruction.idle) {
+      bound.makes_counts = at[instruction.outputs.at(0).offset] = static_cast<int>(counts_.size());
+      counts_.push_back({make_pinned_memory(instruction.outputs[0].bytes()), make_event()});
+    }
+    if (instruction.opcode == Opcode::copy)
+      if (const auto found = at.find(instruction.inputs.at(0).offset); found != at.end())
+        at[instruction.outputs.at(0).offset] = found->second;
+    if (!instruction.attrs.has(kRowElements)) continue;
+    bound.uses_counts = at.at(instruction.inputs.at(1).offset);
+    const void* const counts = counts_[static_cast<size_t>(bound.uses_counts)].memory.get();
+    bound.rows = {instruction.attrs.integer(kRowElements), static_cast<const int32_t*>(counts),
+                  instruction.attrs.flag(kReversed)};
+  }
+}
+
 /// Prepares one kernel for a whole launch, else for as many consecutive instructions as have one.
 void StepProgram::bind_launches() {
   const std::vector<Instruction>& code = program_.instructions;
@@ -195,6 +238,18 @@ void StepProgram::bind_first_loads() {
   }
 }
 
+/// Communication and marks report positions; a short step without communication reports none.
+void StepProgram::bind_positions() {
+  for (size_t i = 0; i < bound_.size(); ++i)
+    if (communicates(program_.instructions[i].opcode)) bound_[i].reached = make_event();
+  for (const size_t mark : progress_marks(program_)) bound_[bound_[mark].leader].reached = make_event();
+  const bool reports = std::any_of(bound_.begin(), bound_.end(), [](const Bound& b) { return bool{b.reached}; });
+  if (reports)
+    use_stream(kWatch, true);
+  else
+    memory_.position = nullptr;
+}
+
 void StepProgram::issue(const Issue& how) {
   begin(staging_of(how));
   for (int i = 0; i < static_cast<int>(bound_.size()); ++i) {
@@ -211,11 +266,14 @@ void StepProgram::issue(const Issue& how) {
 
 void StepProgram::rehearse() {
   enqueue_begin_step(memory_.staging, first_copies_, scalars(), memory_.position, {}, compute());
-  enqueue_position(scalars(), 0, memory_.position, compute());
-  for (size_t i = 0; i < bound_.size(); ++i) {
+  if (memory_.position != nullptr) enqueue_position(scalars(), 0, memory_.position, compute());
+  std::vector<size_t> leaders;
+  for (size_t i = 0; i < bound_.size(); ++i)
+    if (bound_[i].leader == i) leaders.push_back(i);
+  for (const size_t i : distinct_launches(program_, leaders)) {
     const Instruction& instruction = program_.instructions[i];
     if (!communicates(instruction.opcode) && instruction.opcode != Opcode::copy)
-      enqueue_work(instruction, bound_[i], memory_.staging);
+      enqueue_work(instruction, bound_[i], {});
   }
   enqueue_end_step(memory_.staging, {}, memory_.finished, compute());
 }
@@ -246,8 +304,8 @@ void StepProgram::enqueue(int index, const Issue& how) {
   for (int earlier : bound.events) {
     cuda_check(cudaStreamWaitEvent(waiting, bound_[static_cast<size_t>(earlier)].done.get()), "cudaStreamWaitEvent");
   }
+  if (bound.reached) report_position(index, bound, waiting);
   if (communicates(instruction.opcode)) {
-    report_position(index, bound, waiting);
     if (waiting != stream) cuda_check(cudaStreamWaitEvent(stream, bound.reached.get()), "cudaStreamWaitEvent");
     if (how.on_communication != nullptr && *how.on_communication) (*how.on_communication)(instruction);
   }
@@ -257,7 +315,7 @@ void StepProgram::enqueue(int index, const Issue& how) {
   if (how.tape != nullptr && communicates(instruction.opcode))
     enqueue_exchange(index, bound, how);
   else if (index != how.left_out)
-    enqueue_work(instruction, bound, staging_of(how));
+    enqueue_work(instruction, bound, how);
   if (times != nullptr) cuda_check(cudaEventRecordWithFlags(times->end.get(), stream, flags), "cudaEventRecord");
   if (bound.done) cuda_check(cudaEventRecord(bound.done.get(), stream), "cudaEventRecord");
 }
@@ -283,14 +341,33 @@ void StepProgram::enqueue_exchange(int index, const Bound& bound, const Issue& h
   const auto exchange = std::lower_bound(how.tape->exchanges.begin(), how.tape->exchanges.end(), index,
                                          [](const StepTape::Exchange& e, int i) { return e.instruction < i; });
   check(exchange != how.tape->exchanges.end() && exchange->instruction == index, "a tape has all exchanges of a step");
-  std::byte* const memory = how.tape->exchanged.get();
-  copy(memory + (peers_ == nullptr ? exchange->given_again : exchange->given), bound.in, exchange->given_bytes);
-  if (peers_ == nullptr) return copy(bound.out, memory + exchange->received, exchange->received_bytes);
-  enqueue_work(instruction, bound, staging_of(how));
-  copy(memory + exchange->received, bound.out, exchange->received_bytes);
+  std::byte* const received = how.tape->received.get() + exchange->received;
+  std::byte* const given = (peers_ == nullptr ? how.tape->given_again : how.tape->given).get();
+  copy(given + exchange->given, bound.in, exchange->given_bytes);
+  if (peers_ == nullptr) return copy(bound.out, received, exchange->received_bytes);
+  enqueue_work(instruction, bound, how);
+  copy(received, bound.out, exchange->received_bytes);
 }
 
-void StepProgram::enqueue_work(const Instruction& instruction, const Bound& bound, const Staging& staging) {
+/// The counts are on their way to the host as soon as they are known, so that the wait for them is short.
+void StepProgram::enqueue_collective(const Instruction& instruction, const Bound& bound, const Issue& how) {
+  cudaStream_t stream = streams_.at(bound.stream).get();
+  if (bound.uses_counts >= 0) {
+    wait_for_event(counts_[static_cast<size_t>(bound.uses_counts)].arrived, how.while_waiting);
+    return peers_->all_to_all_rows(instruction, bound, bound.rows, stream);
+  }
+  peers_->collective(instruction, bound, stream);
+  if (bound.makes_counts < 0) return;
+  const Counts& counts = counts_[static_cast<size_t>(bound.makes_counts)];
+  cuda_check(cudaMemcpyAsync(counts.memory.get(), bound.out, static_cast<size_t>(instruction.outputs[0].bytes()),
+                             cudaMemcpyDeviceToHost, stream),
+             "cudaMemcpyAsync of the numbers of rows");
+  cuda_check(cudaEventRecord(counts.arrived.get(), stream), "cudaEventRecord");
+}
+
+/// Enqueues what the instruction does on its stream; waits and events are those of the caller.
+void StepProgram::enqueue_work(const Instruction& instruction, const Bound& bound, const Issue& how) {
+  const Staging staging = staging_of(how);
   cudaStream_t stream = streams_.at(bound.stream).get();
   if (instruction.idle) return;
   check(peers_ != nullptr || !communicates(instruction.opcode), "a program that communicates needs a communicator");
@@ -303,7 +380,7 @@ void StepProgram::enqueue_work(const Instruction& instruction, const Bound& boun
       if (!bound.at_begin) enqueue_load(staging, bound.input, stream);
       return;
     case Opcode::collective:
-      return peers_->collective(instruction, bound, stream);
+      return enqueue_collective(instruction, bound, how);
     case Opcode::send:
       return peers_->send(instruction.peer, bound.in, bound.count, stream);
     case Opcode::recv:

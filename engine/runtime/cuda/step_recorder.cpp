@@ -1,36 +1,111 @@
-// Copies the state before and after a step to pinned memory of the host, while the device continues.
+// Copies the state before and after a recorded step, and computes the digests that a recorded and a replayed step share.
 #include "engine/runtime/cuda/step_recorder.h"
 
-#include "engine/runtime/tape_layout.h"
+#include <memory>
+#include <utility>
+
+#include "engine/runtime/cuda/state_copier.h"
 
 namespace trainctl::cuda {
 namespace {
 
-std::shared_ptr<std::byte> pinned_memory(int64_t bytes) {
-  auto memory = std::make_shared<PinnedMemory>(make_pinned_memory(bytes));
-  return {memory, static_cast<std::byte*>(memory->get())};
+template <class Memory>
+std::shared_ptr<std::byte> shared(Memory memory) {
+  auto owner = std::make_shared<Memory>(std::move(memory));
+  return {owner, static_cast<std::byte*>(owner->get())};
+}
+
+/// Memory of the current device, or of the host.
+std::shared_ptr<std::byte> tape_memory(int64_t bytes) {
+  if (DeviceMemory room = room_for_copy(bytes)) return shared(std::move(room));
+  return shared(make_pinned_memory(bytes));
+}
+
+/// Of the current device to the memory of another one, if they can.
+void enable_peer_access(const std::byte* memory) {
+  int device = 0;
+  cudaPointerAttributes of_memory{};
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  cuda_check(cudaPointerGetAttributes(&of_memory, memory), "cudaPointerGetAttributes");
+  if (of_memory.type != cudaMemoryTypeDevice || of_memory.device == device) return;
+  if (cudaDeviceEnablePeerAccess(of_memory.device, 0) != cudaSuccess) cudaGetLastError();
+}
+
+/// The ranges of state, then what each exchange gave.
+std::vector<DigestedRange> ranges_of(const RankMemory& memory, const StepTape& tape, const std::byte* given) {
+  std::vector<DigestedRange> ranges;
+  for (const StateCopy& copy : tape.state) ranges.push_back({memory.at(copy.offset), copy.bytes});
+  for (const StepTape::Exchange& exchange : tape.exchanges)
+    ranges.push_back({given + exchange.given, exchange.given_bytes});
+  return ranges;
+}
+
+StepTape& with_memory(StepTape& tape) {
+  tape.before = tape_memory(tape.state_bytes);
+  tape.received = tape_memory(tape.received_bytes);
+  tape.given = tape_memory(tape.given_bytes);
+  tape.after = tape_memory(tape.state_bytes);
+  return tape;
+}
+
+StepTape& with_memory_of_replay(StepTape& tape) {
+  tape.given_again = tape_memory(tape.given_bytes);
+  return tape;
+}
+
+void copy(void* to, const void* from, int64_t bytes, cudaStream_t stream) {
+  cuda_check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream),
+             "cudaMemcpyAsync of the state");
 }
 
 }  // namespace
 
-std::unique_ptr<StepTape> new_tape(const Program& program) {
-  auto tape = std::make_unique<StepTape>(lay_out_tape(program));
-  tape->before = pinned_memory(tape->state_bytes);
-  tape->after = pinned_memory(tape->state_bytes);
-  tape->exchanged = pinned_memory(tape->exchanged_bytes);
-  return tape;
-}
-
 StepRecorder::StepRecorder(const RankMemory& memory, StepTape& tape)
-    : tape_(tape), before_(memory, tape.state, tape.before.get()), after_(memory, tape.state, tape.after.get()) {}
+    : memory_(memory),
+      tape_(with_memory(tape)),
+      digests_(ranges_of(memory, tape, tape.given.get())),
+      done_(make_event()) {}
 
-const StepTape& StepRecorder::begin(cudaStream_t compute) {
-  before_.begin(compute);
-  return tape_;
+StepRecorder::~StepRecorder() {
+  if (!device_is_lost) cudaEventSynchronize(done_.get());
 }
 
-void StepRecorder::end(cudaStream_t compute) { after_.begin(compute); }
+void StepRecorder::begin(cudaStream_t compute) {
+  for (const StateCopy& c : tape_.moves) copy(tape_.before.get() + c.to, memory_.at(c.offset), c.bytes, compute);
+}
 
-bool StepRecorder::is_done(bool wait) const { return before_.is_done(wait) && after_.is_done(wait); }
+void StepRecorder::end(cudaStream_t compute) {
+  for (const StateCopy& c : tape_.moves) copy(tape_.after.get() + c.to, memory_.at(c.offset), c.bytes, compute);
+  digests_.begin(compute);
+  cuda_check(cudaEventRecord(done_.get(), compute), "cudaEventRecord");
+}
+
+bool StepRecorder::is_done(bool wait) const {
+  if (wait) cuda_check(cudaEventSynchronize(done_.get()), "cudaEventSynchronize");
+  const cudaError_t status = cudaEventQuery(done_.get());
+  if (status == cudaErrorNotReady) return false;
+  cuda_check(status, "cudaEventQuery");
+  return true;
+}
+
+StepReplay::StepReplay(const RankMemory& memory, StepTape& tape)
+    : memory_(memory),
+      tape_(with_memory_of_replay(tape)),
+      digests_(ranges_of(memory, tape, tape.given_again.get())) {}
+
+/// Copies between two devices are direct where they can access each other's memory; elsewhere the driver copies through
+/// the host.
+void StepReplay::load(cudaStream_t compute) {
+  if (!has_peer_access_) {
+    enable_peer_access(tape_.before.get());
+    has_peer_access_ = true;
+  }
+  for (const StateCopy& c : tape_.moves) copy(memory_.at(c.offset), tape_.before.get() + c.to, c.bytes, compute);
+}
+
+std::vector<uint64_t> StepReplay::digests(cudaStream_t compute) {
+  digests_.begin(compute);
+  return digests_.wait();
+}
 
 }  // namespace trainctl::cuda

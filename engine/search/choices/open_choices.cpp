@@ -30,7 +30,24 @@ void add_rule(Recompute& rules, const std::string& pattern) {
   if (std::none_of(rules.begin(), rules.end(), same)) rules.push_back({pattern, ""});
 }
 
+/// `optimizer_shard: 2` has no fields.
+bool has_shard_fields(const JobSpec& job) {
+  return std::any_of(kShardFields.begin(), kShardFields.end(), [&](const char* field) {
+    return job.positions.contains(std::string("parallel.optimizer_shard.") + field);
+  });
+}
+
 }  // namespace
+
+bool gives_stages(const JobSpec& job) {
+  return job.positions.contains("parallel.stages") || job.positions.contains("parallel.stage_config");
+}
+
+/// `optimizer_shard: {min_kb: 0}` leaves the level open.
+bool gives_level(const JobSpec& job) {
+  return job.positions.contains("parallel.optimizer_shard.level") ||
+         (job.positions.contains("parallel.optimizer_shard") && !has_shard_fields(job));
+}
 
 OpenChoices::OpenChoices(const JobSpec& job, Networks& networks, const Machine& machine,
                          std::vector<std::string>& notes)
@@ -83,11 +100,7 @@ std::vector<std::pair<Schedule, int>> OpenChoices::schedules(int stages, int mic
 
 std::vector<ShardChoice> OpenChoices::shards(const Mesh& mesh) const {
   const OptimizerShardSpec& given = job_.parallel.optimizer_shard;
-  // `optimizer_shard: 2` has no fields; `optimizer_shard: {min_kb: 0}` leaves the level open.
-  const bool has_fields = std::any_of(kShardFields.begin(), kShardFields.end(), [&](const char* field) {
-    return job_.positions.contains(std::string("parallel.optimizer_shard.") + field);
-  });
-  const bool is_number = is_fixed("optimizer_shard") && !has_fields;
+  const bool is_number = is_fixed("optimizer_shard") && !has_shard_fields(job_);
   std::vector<int> levels = {0};
   if (is_number || is_fixed("optimizer_shard.level")) {
     levels = {given.level};

@@ -17,6 +17,10 @@ using Recompute = std::vector<RecomputeRule>;
 /// The ways to recompute that a search tries, from nothing to whole blocks. Only layers of repeated blocks.
 std::vector<Recompute> recompute_ways(const JobSpec& job, Networks& networks);
 
+/// True if the job gives the number of stages, or the level of optimizer_shard.
+bool gives_stages(const JobSpec& job);
+bool gives_level(const JobSpec& job);
+
 class OpenChoices {
  public:
   /// Adds to `notes` why a choice that could be open is not.

@@ -11,6 +11,8 @@
 
 namespace trainctl {
 
+/// Finds for each layer the layer that owns it, its place in the repeated blocks, and how many layers of the whole
+/// network it stands for.
 CutNetwork::CutNetwork(const Graph& g, const std::vector<LayerFacts>& f, const Units& u, const Folded& from)
     : graph(g), facts(f), units(u), folded(from) {
   std::map<std::string, const BlockPlace*> places;

@@ -39,6 +39,8 @@ double once_per_step_part(const Machine& machine) { return machine.overlaps ? 0.
 
 class CutSearch {
  public:
+  /// Creates one variable for each set of layers that share their cuts (the same layer of all blocks), with its
+  /// candidates.
   CutSearch(CutSpace& space, const AxisSplit& split, Effort effort,
             const std::vector<std::optional<LayerStrategy>>& strategies, CutAim aim)
       : network_(space.network),
@@ -228,6 +230,8 @@ class CutSearch {
     std::vector<std::vector<Traffic::UseLayout>> layouts;  // by class
   };
 
+  /// For each variable that uses the tensor: which of its candidates give the tensor the same layouts. Costs are
+  /// computed once for each of these classes.
   std::vector<Classes> classes(TensorId tensor, const std::vector<int>& units) {
     std::map<int, std::vector<int>> by_variable;
     for (int unit : units) by_variable[variable_of(unit)].push_back(unit);

@@ -240,6 +240,7 @@ const StepSum::Shares& StepSum::shares(const PlanChoice& choice) {
   return shares;
 }
 
+/// The sums of the loads over the layers of each stage; known ones are returned from memory.
 const std::vector<StepSum::Stage>& StepSum::stages(const PlanChoice& choice) {
   const ShardChoice& shard = choice.optimizer_shard;
   const auto [known, fresh] = stages_.try_emplace({choice.stages, choice.chunks, shard.level, shard.within_host});

@@ -55,6 +55,8 @@ class EveryPlan {
     std::vector<PlanChoice> choices;
   };
 
+  /// All legal choices, grouped by stages and micro-batches, with every cut for each; sets found_.bound to a lower
+  /// bound of the step.
   std::vector<Space> spaces() {
     std::vector<Space> all;
     found_.bound = std::numeric_limits<double>::infinity();

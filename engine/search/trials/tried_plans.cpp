@@ -32,7 +32,7 @@ int complexity(const PlanChoice& choice) {
 
 }  // namespace
 
-std::string TriedPlans::key_of(const PlanChoice& choice) {
+std::string key_of(const PlanChoice& choice) {
   std::string key = to_string(choice);
   for (const StrategySpec& strategy : choice.strategies) {
     key += strategy.pattern;

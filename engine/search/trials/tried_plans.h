@@ -10,6 +10,9 @@
 
 namespace trainctl {
 
+/// Differs for choices that differ.
+std::string key_of(const PlanChoice& choice);
+
 class TriedPlans {
  public:
   /// `memory`: bytes per rank; 0: no limit.
@@ -38,7 +41,6 @@ class TriedPlans {
   std::vector<TriedPlan> take(std::vector<size_t>& order);
 
  private:
-  static std::string key_of(const PlanChoice& choice);
   /// Compares the plan with the best of those before it.
   void compare(size_t plan);
   void compare_all();

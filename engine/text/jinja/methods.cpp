@@ -85,7 +85,7 @@ Value join_method(const std::string& text, const Arguments& arguments) {
   std::string joined;
   bool is_first = true;
   for (const Value& element : elements(*list)) {
-    if (!element.is_text()) throw EnvError("join needs texts");
+    if (!element.is_text()) throw EnvError("join needs strings");
     require_text_fits(joined.size());
     joined += (std::exchange(is_first, false) ? "" : text) + element.text();
   }

@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kWeightEnd = ".weight";
 
 [[noreturn]] void refuse_layer(const AdaptedLayer& layer, const std::string& why) {
-  throw EnvError(fmt::format("the adapter of {} has no form in PEFT's format: {}", layer.name, why));
+  throw EnvError(fmt::format("the adapter of {} cannot be expressed in PEFT's format: {}", layer.name, why));
 }
 
 std::string module_of(const AdaptedLayer& layer, const std::string& weight) {

@@ -62,6 +62,7 @@ void copy_bytes(const std::vector<int64_t>& sizes, const std::vector<int64_t>& f
 
 }  // namespace
 
+/// Parses one side of an order: letters, groups in ( ), 1, and on our side sums in [ ].
 std::vector<AxisOrder::Dim> AxisOrder::parse_dims(std::string_view text, bool is_ours) {
   std::vector<Dim> dims;
   bool inside = false;
@@ -181,6 +182,8 @@ std::optional<int64_t> quotient(int64_t value, int64_t product, const std::strin
 
 }  // namespace
 
+/// The size of each letter, from the equations that shapes and known products give: an equation with one unknown letter
+/// determines it, until none is left. Throws OrderFault.
 AxisOrder::Sizes AxisOrder::solve(const std::vector<std::pair<const std::vector<Dim>*, Shape>>& shapes,
                                   const std::vector<Product>& known) const {
   struct Equation {

@@ -143,6 +143,7 @@ class AdapterFile {
   SafetensorsWriter writer_;
 };
 
+/// The adapter_config.json of the exported adapters.
 std::string config_text(const JobSpec& job, const AdapterModules& modules) {
   const LoraSpec& lora = *job.adapters.lora;
   std::set<std::string> names;

@@ -100,6 +100,8 @@ void MappedWeights::find(Source source) {
     sources_.push_back(std::move(source));
 }
 
+/// Finds the tensors of the file that make up one tensor of the job: by name, as rows of a fused tensor, or by the name
+/// of a tied one. Returns false, and records what is missing, if one is absent.
 bool MappedWeights::find_theirs(Source& source) {
   std::vector<std::string> absent;
   for (const std::string& name : source.mapped.theirs) {

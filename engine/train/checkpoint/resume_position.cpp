@@ -38,11 +38,11 @@ void require_same_order(const PlannedJob& job, const Manifest& manifest, const s
       manifest.order.empty() ? manifest.seed == job.spec.seed || !set.shuffle : manifest.order == order;
   if (is_same) return;
   if (set.has_mixture())
-    throw EnvError(
-        fmt::format("{} ends after step {} of {}, but by then the job has {}: sources would train on some samples "
-                    "twice and on others not at all; to change a mixture, keep dataset.mix and add a change from step "
-                    "{} on to dataset.mix_schedule",
-                    checkpoint, manifest.step, manifest.order, order, manifest.step));
+    throw EnvError(fmt::format(
+        "{} ends after step {} of {}, but by then the job has {}: the run would train on some samples of the sources "
+        "twice and on others not at all; to change a mixture, keep dataset.mix and add a change from step "
+        "{} on to dataset.mix_schedule",
+        checkpoint, manifest.step, manifest.order, order, manifest.step));
   const std::string before =
       manifest.order.empty() ? fmt::format("samples shuffled by seed {}", manifest.seed) : manifest.order;
   throw EnvError(

@@ -127,6 +127,8 @@ std::vector<float> StartAdapters::read(const std::string& name, const Shape& sha
   return values;
 }
 
+/// A, B and the magnitudes of one adapted layer, from the adapters of all modules that its weight combines. Modules
+/// with different A's get ranks of their own.
 StartAdapters::Values StartAdapters::values_of(const AdaptedLayer& layer, const AdapterModules& modules, double factor,
                                                const std::string& path) const {
   std::vector<std::vector<float>> distinct;  // their A's

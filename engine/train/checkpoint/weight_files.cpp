@@ -103,6 +103,7 @@ void WeightFiles::open(const std::string& path) {
   }
 }
 
+/// Opens the files that an index of safetensors files lists, and checks that each has its tensors.
 void WeightFiles::open_index(const std::string& path) {
   const nlohmann::json index = nlohmann::json::parse(read_whole_file(path), nullptr, false);
   const bool has_map = index.is_object() && index.contains("weight_map") && index["weight_map"].is_object();

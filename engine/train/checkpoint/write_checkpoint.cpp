@@ -149,6 +149,7 @@ void set_validation(Manifest& m, const PlannedJob& job, const SaveBoard::Positio
   }
 }
 
+/// The manifest of a checkpoint without its tensors and files.
 Manifest manifest_of(const PlannedJob& job, const CheckpointFacts& facts) {
   const int64_t per_epoch = steps_per_epoch(job.spec.dataset, job.data.samples);
   Manifest m;

@@ -29,6 +29,7 @@ std::vector<const StoredTensor*> chosen(const Manifest& manifest, const std::vec
   return tensors;
 }
 
+/// Writes whole tensors, block by block, to one safetensors file. Returns the digest of the file.
 FileDigest write_tensors(const std::vector<const StoredTensor*>& tensors, PieceReader& reader, const std::string& path,
                          Disk& disk) {
   std::vector<SafetensorsEntry> entries;

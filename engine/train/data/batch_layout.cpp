@@ -89,6 +89,7 @@ void BatchLayout::order_documents(Scratch& scratch) const {
   order.permute_documents(rows);
 }
 
+/// The part of a batch that one load takes: which rows and elements of which field, and how they get into the block.
 BatchLayout::Part BatchLayout::make_part(const Instruction& load, bool by_number, bool as_bytes, int64_t batch) const {
   Part part;
   part.load = &load;

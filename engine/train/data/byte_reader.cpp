@@ -45,6 +45,7 @@ size_t ByteReader::read(std::span<uint8_t> to) {
   return got;
 }
 
+/// Inflates until `to` is full or the file ends. Returns the number of bytes.
 size_t ByteReader::inflate_into(std::span<uint8_t> to) {
   size_t got = 0;
   while (got < to.size() && !ended_) {

@@ -161,6 +161,7 @@ class Check {
     if (options_.on_progress && !options_.on_progress(done_, broken_)) stopped_ = true;
   }
 
+  /// Combines what the threads have seen.
   SourceReport report(std::vector<Seen>& seen) const {
     Seen all;
     all.fields.resize(source_.fields().size());

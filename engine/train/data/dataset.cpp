@@ -165,6 +165,8 @@ DataHeader read_files_header(const DatasetSpec& spec, uint64_t seed) {
   return header;
 }
 
+/// Opens a data set without noise, batch transforms and limits; `shared_cache` is a descriptor of memory for its
+/// samples, or -1.
 std::unique_ptr<Dataset> open_plain_set(const DatasetSpec& spec, uint64_t seed, int shared_cache) {
   if (spec.is_mix()) return open_mixed_set(spec, seed);
   object_store::set_cache_limit(spec.store_cache);

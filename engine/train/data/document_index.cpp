@@ -63,6 +63,7 @@ void DocumentIndex::add_file(size_t file) {
   if (bytes > 0) places_.push_back({file, 0, bytes, 0});
 }
 
+/// Adds the place of each line of a file that is not blank.
 void DocumentIndex::add_lines(size_t file) {
   constexpr int64_t kAtOnce = int64_t{4} << 20;
   const auto open = open_.get(file);

@@ -250,6 +250,8 @@ const std::vector<std::array<const char*, 3>> kKnownFimTokens = {
     {"\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>"},
 };
 
+/// The tokens for fill-in-the-middle: those of the job, or the first known ones that the tokenizer has; and how many
+/// tokens it adds before and after a text.
 FimTokens fim_tokens_of(const DatasetSpec& spec) {
   const auto tokenizer = of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); });
   std::vector<std::array<std::string, 3>> candidates;
@@ -272,7 +274,7 @@ FimTokens fim_tokens_of(const DatasetSpec& spec) {
                     fmt::format("the tokenizer does not have all of {}", fmt::join(spec.fim_tokens, ", ")),
                     "name three tokens of its vocabulary");
   if (!is_found)
-    throw SpecError({}, "dataset.fim", "the tokenizer has no tokens for fill-in-the-middle that are known",
+    throw SpecError({}, "dataset.fim", "the tokenizer has no known tokens for fill-in-the-middle",
                     "name three tokens of its vocabulary: fim_tokens: [<fim_prefix>, <fim_suffix>, <fim_middle>]");
   const std::vector<int32_t> plain = tokenizer->encode("a", false), whole = tokenizer->encode("a", true);
   const auto at = std::search(whole.begin(), whole.end(), plain.begin(), plain.end());

@@ -130,7 +130,7 @@ DataShapes noised_shapes(const DataShapes& inner) {
   const DataField& first = inner.fields.front();
   if (first.is_integer || first.name == "label")
     throw SpecError({}, "dataset.noise_steps",
-                    "noise is added to the first field of a sample, but '" + first.name + "' does not have floats",
+                    "noise is added to the first field of a sample, but '" + first.name + "' does not contain floats",
                     "remove noise_steps");
   DataShapes shapes;
   shapes.fields.push_back(first);

@@ -21,7 +21,7 @@ struct NoiseLevels {
 };
 
 /// Returns the fields of a noised set from those of the set that it wraps. Throws SpecError (dataset.noise_steps) if
-/// its first field does not have floats.
+/// its first field does not contain floats.
 DataShapes noised_shapes(const DataShapes& inner);
 std::unique_ptr<Dataset> add_noise(std::unique_ptr<Dataset> inner, const DatasetSpec& spec);
 

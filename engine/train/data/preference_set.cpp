@@ -71,14 +71,14 @@ Conversation PairTokenizer::render(const PairJson& prompt, const PairJson& answe
   for (const PairJson& message : answer) answered["messages"].push_back(message);
   const std::string before = chat_->render(asked, true), text = chat_->render(answered, false);
   if (text.starts_with(before)) return {text, {{before.size(), text.size()}}};
-  // The template renders the prompt differently with an answer behind it: the answer begins where its message does.
+  // The template renders the prompt differently when an answer follows it: the answer begins where its message does.
   const auto is_assistant = [](const PairJson& m) {
     return m.is_object() && m.value("role", PairJson()) == "assistant";
   };
   const auto answers_in_prompt = static_cast<size_t>(std::ranges::count_if(prompt, is_assistant));
   const Conversation found = chat_->conversation(answered, true);
   if (answers_in_prompt >= found.assistant.size())
-    throw EnvError("the chat template does not render the prompt in the same way with an answer behind it");
+    throw EnvError("the chat template does not render the prompt in the same way when an answer follows it");
   return {found.text, {{found.assistant[answers_in_prompt].begin, found.text.size()}}};
 }
 
@@ -89,7 +89,7 @@ MarkedTokens PairTokenizer::answer(const std::string& line, const char* name, Wo
     if (!row.contains(field)) throw EnvError(std::string("has no field '") + field + "'");
   if (row.contains("prompt")) return encode_marked(*tokenizer_, render(row["prompt"], row[name]), cache);
   if (!row["chosen"].is_array() || !row["rejected"].is_array())
-    throw EnvError("has no field 'prompt', which only lists of messages can do without");
+    throw EnvError("has no field 'prompt', which is optional only for lists of messages");
   const PairJson prompt = common_messages(row["chosen"], row["rejected"]);
   return encode_marked(*tokenizer_, render(prompt, without_first(row[name], prompt.size())), cache);
 }

@@ -136,6 +136,7 @@ void require_intact_files(const PlannedJob& job) {
   }
 }
 
+/// Throws SpecError if an index in the samples is out of range, or a sample cannot be read.
 void require_sound_samples(const PlannedJob& job, ReadSamples read) {
   std::vector<CheckedSet> sets = checked_sets(job.spec.dataset, job.spec.seed, "dataset");
   const size_t training_sets = sets.size();

@@ -25,6 +25,8 @@ PixelBox stored(const SampleAtWork& sample, PixelBox box) {
   return box;
 }
 
+/// Converts a sample of From values to To values in `out`, with its layout, its flip and its per-pixel operations in
+/// one pass over the rows.
 template <class From, class To>
 void run_pass(const PixelPass& pass, SampleAtWork& sample, TransformScratch& scratch, To* out) {
   const SampleView in = sample.view;

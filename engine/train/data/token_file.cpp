@@ -55,7 +55,7 @@ bool is_numpy(std::span<const uint8_t> start) {
 const char* foreign_format(std::span<const uint8_t> start) {
   const std::string_view text(reinterpret_cast<const char*>(start.data()), start.size());
   if (text.starts_with("MMIDIDX"))
-    return "the index of a Megatron data set, whose tokens are in the .bin file beside it";
+    return "the index of a Megatron data set, whose tokens are in the .bin file next to it";
   uint64_t header_bytes = 0;  // of a safetensors file, whose header is JSON
   if (text.size() > sizeof header_bytes) std::memcpy(&header_bytes, start.data(), sizeof header_bytes);
   if (header_bytes > 0 && header_bytes < (uint64_t{100} << 20) && text.substr(8).starts_with("{\""))

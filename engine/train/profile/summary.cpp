@@ -18,6 +18,8 @@ const Instruction& instruction_of_interval(const RankProfile& profile, const Tim
   return profile.program->instructions[static_cast<size_t>(span.instruction)];
 }
 
+/// The shares of the profiled steps in which a rank computes, communicates without computing, waits for peers, and is
+/// idle. `waited_ns`: by span, the time in which it waited for peers.
 RankShares shares_of(const RankProfile& profile, const std::vector<int64_t>& waited_ns) {
   std::vector<std::pair<int64_t, int64_t>> compute, moving, waiting;
   int64_t begin = INT64_MAX, end = INT64_MIN;
@@ -59,6 +61,7 @@ RankShares shares_of(const RankProfile& profile, const std::vector<int64_t>& wai
   return shares;
 }
 
+/// Adds the times, flops and bytes of each instruction of a rank to the totals by name.
 void add_totals(std::map<std::tuple<std::string, std::string, bool>, InstructionTotal>& totals,
                 const RankProfile& profile, const std::vector<int64_t>& waited_ns) {
   for (size_t i = 0; i < profile.spans.size(); ++i) {

@@ -51,6 +51,8 @@ class Matcher {
         std::clamp<int64_t>(arrival - span.begin_ns, 0, span.end_ns - span.begin_ns);
   }
 
+  /// Adds the spans of a rank to the call or message that they belong to: the n-th call of a group in a step is the
+  /// same on all ranks.
   void sort_in(size_t rank) {
     const RankProfile& profile = profiles_[rank];
     std::vector<size_t> order(profile.spans.size());

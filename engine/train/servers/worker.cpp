@@ -129,6 +129,7 @@ TrainResult AsyncWorker::run() {
   return result_;
 }
 
+/// Trains on the next batch. Returns false if there is none, or if the run is to stop.
 bool AsyncWorker::run_batch() {
   const std::byte* inputs = loader_->next_step();
   if (inputs == nullptr) return false;

@@ -40,7 +40,7 @@ class AuditRecorder {
   virtual void begin(const std::byte* inputs, const StepScalars& scalars) = 0;
   /// After that step was started.
   virtual void end() = 0;
-  virtual void step_finished(float /*loss*/) {}
+  virtual void step_finished() {}
   /// Waits for the replay. Throws as before_step.
   void finish();
 

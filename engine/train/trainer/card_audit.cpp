@@ -1,8 +1,6 @@
 // The audit of a rank on a GPU: another GPU of the host replays the step. See step_audit.h.
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -16,8 +14,8 @@ namespace {
 
 /// Steps while an audit runs, and all others. Pauses without a step in flight (validations) count for neither.
 ///
-///   steps   | 1.0 | 1.0 | 1.0 | 1.4 | 1.2 | 1.0 | …
-///   audit                     | recorded, copied, replayed |          costs 0.6 steps
+///   steps   | 1.0 | 1.0 | 1.1 | 2.1 | 1.0 | …
+///   audit               recorded  replayed          costs 1.2 steps
 class AuditedTime {
  public:
   using Clock = std::chrono::steady_clock;
@@ -54,64 +52,11 @@ class AuditedTime {
   int64_t in_flight_ = 0, steps_ = 0;
 };
 
-/// Synchronizes the training thread and a replay:
-///
-///   replay    load the state ─► loaded │           │ run the step ─► has_run │ compare
-///   training  steps …          wait ◄──┘ allow_run ─►          wait ◄────────┘ steps …
-class ReplayGate {
- public:
-  void close() { set(Stage::loading); }
-  void loaded() { set(Stage::loaded); }
-  void has_run() { set(Stage::has_run); }
-  void allow_run() { set_may_run(true); }
-  void abandon() { set_may_run(false); }
-  bool is_decided() {
-    const std::lock_guard lock(mutex_);
-    return may_run_.has_value();
-  }
-
-  void wait_until_loaded() { wait(Stage::loaded); }
-  void wait_until_run() { wait(Stage::has_run); }
-  /// False: the replay must end here.
-  bool wait_for_run() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return may_run_.has_value(); });
-    return *may_run_;
-  }
-
- private:
-  enum class Stage { loading, loaded, has_run };
-
-  void set(Stage stage) {
-    const std::lock_guard lock(mutex_);
-    if (stage == Stage::loading) may_run_.reset();
-    stage_ = stage;
-    changed_.notify_all();
-  }
-  void set_may_run(bool may_run) {
-    const std::lock_guard lock(mutex_);
-    if (!may_run_) may_run_ = may_run;
-    changed_.notify_all();
-  }
-  void wait(Stage stage) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this, stage] { return stage_ >= stage; });
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  Stage stage_ = Stage::has_run;
-  std::optional<bool> may_run_;
-};
-
 class CardAudit final : public AuditRecorder {
  public:
   CardAudit(const Program& program, Communicator& comm, AuditOptions options)
       : AuditRecorder(std::move(options)), program_(program), comm_(comm) {}
-  ~CardAudit() override {
-    gate_.abandon();
-    join();
-  }
+  ~CardAudit() override { join(); }
 
   Communicator& communicator() override { return comm_; }
 
@@ -122,15 +67,22 @@ class CardAudit final : public AuditRecorder {
     replay_->prepare(audited.make_tape(), audited.inputs());
     std::vector<int> all(static_cast<size_t>(comm_.num_ranks()));
     std::iota(all.begin(), all.end(), 0);
-    comm_.barrier(comm_.open_group(all));
+    group_ = comm_.open_group(all);
+    comm_.barrier(group_);
   }
 
+  /// The cards that replay also train, and a collective makes no progress while one of its cards runs a replay. So all
+  /// ranks wait before the step after the recorded one, and replay at the same time. Without peers the other card trains
+  /// nothing, and nobody waits.
   void before_step() override {
+    const bool is_audited = is_recording_ || is_replaying();
     if (has_ended()) finish();
     time_.step_starts();
     ++started_;
-    if (is_recording_ && (has_peers() || has_loss()) && executor_->is_recorded(false)) load();
-    if (started_ == held_step_) hold();
+    if (is_audited) audited_until_ = started_;
+    if (!is_recording_) return;
+    if (comm_.num_ranks() > 1) return finish();
+    if (executor_->is_recorded(false)) start();
   }
 
   void begin(const std::byte* inputs, const StepScalars& scalars) override {
@@ -138,95 +90,56 @@ class CardAudit final : public AuditRecorder {
     step_.step = int64_t{scalars.step} + 1;
     step_.scalars = scalars;
     step_.inputs.assign(inputs, inputs + executor_->inputs().bytes);
-    step_.loss.reset();
-    recorded_ = started_;
-    held_step_ = has_peers() ? started_ + steps_until_hold() : -1;
-    const auto start = AuditedTime::Clock::now();
+    if (audited_ == 0) open_tape();
     executor_->begin_record(replay_->tape());
-    if (audited_ == 0) time_.leave_out(AuditedTime::Clock::now() - start);
   }
 
   void end() override {
-    const auto start = AuditedTime::Clock::now();
     executor_->end_record();
-    if (audited_ == 0) time_.leave_out(AuditedTime::Clock::now() - start);
     is_recording_ = true;
     ++audited_;
   }
 
-  void step_finished(float loss) override {
-    time_.step_finished(is_recording_ || is_replaying());
-    if (++finished_ == recorded_) loss_ = loss;
+  void step_finished() override {
+    time_.step_finished(is_recording_ || is_replaying() || finished_ < audited_until_);
+    ++finished_;
   }
 
   double overhead() const override { return time_.overhead(); }
 
  protected:
   void release() override {
-    if (is_recording_) load();
-    if (is_replaying()) allow_run();
+    if (is_recording_) start();
   }
   AuditedResults results() const override { return {replay_->first_values(), replay_->replayed_values()}; }
 
  private:
-  /// The cards that replay also train, and a collective makes no progress while one of its cards runs a replay. So all
-  /// ranks wait before the same step, and replay at the same time. Without peers the other card trains nothing.
-  bool has_peers() const { return comm_.num_ranks() > 1; }
-
-  /// The number of steps during which the state before the recorded step is sent to the other card.
-  int64_t steps_until_hold() const {
-    constexpr int64_t kMost = 16;
-    return std::clamp<int64_t>(options_.every / 4, 1, kMost);
+  /// Done when all other memory of the run is allocated. Its time does not count, but that of the steps before it does.
+  void open_tape() {
+    std::byte any{};
+    executor_->read(0, &any, 1);  // waits for them
+    const auto start = AuditedTime::Clock::now();
+    executor_->open_tape(replay_->tape());
+    replay_->rehearse();
+    comm_.barrier(group_);  // none waits for another's preparation later
+    time_.leave_out(AuditedTime::Clock::now() - start);
   }
 
-  void load() {
+  void start() {
     executor_->is_recorded(true);
     is_recording_ = false;
-    gate_.close();
-    start_replay([this] {
-      struct Opened {
-        ~Opened() { gate.has_run(); }
-        ReplayGate& gate;
-      } opened{gate_};  // also if the replay throws
-      replay_->load(step_);
-      gate_.loaded();
-      if (!gate_.wait_for_run()) return std::optional<AuditMismatch>();
-      replay_->run(step_);
-      gate_.has_run();
-      return replay_->compare(step_);
-    });
-    if (!has_peers()) allow_run();
-  }
-
-  void hold() {
-    if (is_recording_) load();
-    if (!is_replaying()) return;
-    gate_.wait_until_loaded();
-    std::byte any{};
-    executor_->read(0, &any, 1);  // waits for all started steps
-    allow_run();
-    gate_.wait_until_run();
-  }
-
-  bool has_loss() const { return finished_ >= recorded_; }
-
-  void allow_run() {
-    if (gate_.is_decided()) return;  // the replay reads step_
-    if (has_loss()) step_.loss = loss_;
-    gate_.allow_run();
+    start_replay([this, recorded = executor_->tape_digests()] { return replay_->run(step_, recorded); });
   }
 
   const Program& program_;
   Communicator& comm_;
+  int group_ = -1;  ///< all ranks
   Executor* executor_ = nullptr;
   std::optional<CardReplay> replay_;
   CardReplay::Step step_;
-  ReplayGate gate_;
   bool is_recording_ = false;
   int64_t started_ = 0, finished_ = 0;
-  int64_t recorded_ = -1;   ///< the recorded one of the started steps, from 1
-  int64_t held_step_ = -1;  ///< the one before which all ranks replay
-  float loss_ = 0;          ///< loss of the recorded step, once it is finished
+  int64_t audited_until_ = 0;  ///< the last of the started steps, from 1, whose time an audit may have changed
   AuditedTime time_;
 };
 

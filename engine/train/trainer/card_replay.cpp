@@ -1,9 +1,10 @@
-// Runs the recorded step on the second GPU, and compares states, losses and exchanged bytes.
+// Runs the recorded step on the second GPU, compares digests, and after a mismatch the bytes of states, losses and
+// exchanges.
 #include "engine/train/trainer/card_replay.h"
 
 #include <fmt/format.h>
 
-#include <bit>
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -32,6 +33,20 @@ double value_at(DType type, const std::byte* bytes) {
   int32_t value = 0;
   std::memcpy(&value, bytes, sizeof value);
   return value;
+}
+
+/// Notes the first of `count` elements of `size` bytes that differs, and returns how many do.
+int64_t first_difference(const std::byte* first, const std::byte* again, int64_t size, int64_t count, DType type,
+                         AuditMismatch& found) {
+  int64_t different = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (std::memcmp(first + i * size, again + i * size, static_cast<size_t>(size)) == 0) continue;
+    if (different++ > 0) continue;
+    found.element = i;
+    found.first = value_at(type, first + i * size);
+    found.replayed = value_at(type, again + i * size);
+  }
+  return different;
 }
 
 }  // namespace
@@ -74,8 +89,6 @@ void CardReplay::prepare(std::unique_ptr<StepTape> tape, const InputLayout& inpu
   on_own_thread([&] {
     executor_ = executor_on(cards_[1]);
     inputs_ = executor_->allocate_inputs(executor_->inputs().bytes);
-    replayed_.state.resize(static_cast<size_t>(tape_->state_bytes));
-    executor_->use_often(replayed_.state);
     const InputLayout& own = executor_->inputs();
     if (own.bytes != inputs.bytes || own.offsets != inputs.offsets || own.rows != inputs.rows ||
         own.as_bytes != inputs.as_bytes)
@@ -86,61 +99,62 @@ void CardReplay::prepare(std::unique_ptr<StepTape> tape, const InputLayout& inpu
   });
 }
 
-void CardReplay::load(Executor& executor, const Step& step, std::byte* inputs) const {
-  for (const StateCopy& copy : tape_->state) executor.write(copy.offset, tape_->before.get() + copy.to, copy.bytes);
+void CardReplay::rehearse() {
+  on_own_thread([this] {
+    executor_->load_tape();
+    executor_->tape_digests();
+  });
+}
+
+void CardReplay::run_on(Executor& executor, const Step& step, std::byte* inputs) const {
   check(executor.inputs().bytes == static_cast<int64_t>(step.inputs.size()), "a replay has the inputs of the step");
   std::memcpy(inputs, step.inputs.data(), step.inputs.size());
+  executor.load_tape();
+  executor.start_step(inputs, step.scalars);
+  executor.finish_step();
 }
 
-void CardReplay::read_state(Executor& executor, Result& result) const {
-  result.state.resize(static_cast<size_t>(tape_->state_bytes));
-  for (const StateCopy& copy : tape_->state) executor.read(copy.offset, result.state.data() + copy.to, copy.bytes);
+std::optional<AuditMismatch> CardReplay::run(const Step& step, const std::vector<uint64_t>& recorded) {
+  run_on(*executor_, step, inputs_.get());
+  const std::vector<uint64_t> again = executor_->tape_digests();
+  check(again.size() == recorded.size(), "a replay computes the digests of the recording");
+  const auto different = std::mismatch(recorded.begin(), recorded.end(), again.begin());
+  if (different.first == recorded.end()) return std::nullopt;
+  recorded_ = {fetched(tape_->after, tape_->state_bytes), fetched(tape_->given, tape_->given_bytes)};
+  replayed_ = replayed_on(*executor_);
+  AuditMismatch found;
+  found.device = "GPU";
+  found.step = step.step;
+  found.first_core = cards_[0].gpu;
+  found.replay_core = cards_[1].gpu;
+  find_difference(found, static_cast<size_t>(different.first - recorded.begin()));
+  ask_third_card(step, found);
+  return found;
 }
 
-/// All that the last replay gave.
-std::vector<std::byte> CardReplay::given_again() const {
-  std::vector<std::byte> all;
-  for (const StepTape::Exchange& exchange : tape_->exchanges) {
-    const std::byte* const given = tape_->exchanged.get() + exchange.given_again;
-    all.insert(all.end(), given, given + exchange.given_bytes);
-  }
-  return all;
+std::vector<std::byte> CardReplay::fetched(const std::shared_ptr<std::byte>& memory, int64_t bytes) const {
+  std::vector<std::byte> on_host(static_cast<size_t>(bytes));
+  if (bytes > 0) executor_->fetch(memory.get(), on_host.data(), bytes);
+  return on_host;
 }
 
-void CardReplay::load(const Step& step) { load(*executor_, step, inputs_.get()); }
-
-void CardReplay::run(const Step& step) {
-  executor_->start_step(inputs_.get(), step.scalars);
-  replayed_.loss = executor_->finish_step();
-}
-
-/// The result of the rank's own card.
-CardReplay::Result CardReplay::recorded(const Step& step) const {
+/// The result of the last step of an executor that replays.
+CardReplay::Result CardReplay::replayed_on(Executor& executor) const {
   Result result;
-  result.loss = step.loss.value_or(0);
-  result.state.assign(static_cast<size_t>(tape_->state_bytes), std::byte{});
-  for (const StateCopy& copy : tape_->state)
-    std::memcpy(result.state.data() + copy.to, tape_->after.get() + copy.to, static_cast<size_t>(copy.bytes));
-  for (const StepTape::Exchange& exchange : tape_->exchanges) {
-    const std::byte* const given = tape_->exchanged.get() + exchange.given;
-    result.given.insert(result.given.end(), given, given + exchange.given_bytes);
-  }
+  result.state.resize(static_cast<size_t>(tape_->state_bytes));
+  for (const StateCopy& copy : tape_->moves) executor.read(copy.offset, result.state.data() + copy.to, copy.bytes);
+  result.given.resize(static_cast<size_t>(tape_->given_bytes));
+  if (tape_->given_bytes > 0) executor.fetch(tape_->given_again.get(), result.given.data(), tape_->given_bytes);
   return result;
 }
 
 /// The first element that differs, and the gradient that it belongs to if it belongs to one.
-void CardReplay::describe_exchange(const Instruction& instruction, const std::byte* first, const std::byte* again,
-                                   AuditMismatch& found) const {
+void CardReplay::describe_exchange(const StepTape::Exchange& exchange, AuditMismatch& found) const {
+  const Instruction& instruction = program_.instructions[static_cast<size_t>(exchange.instruction)];
   const Operand& given = instruction.inputs[0];
+  const std::byte *first = recorded_.given.data() + exchange.given, *again = replayed_.given.data() + exchange.given;
   const int64_t size = byte_size(given.dtype), elements = given.bytes() / size;
-  int64_t different = 0;
-  for (int64_t i = 0; i < elements; ++i) {
-    if (std::memcmp(first + i * size, again + i * size, static_cast<size_t>(size)) == 0) continue;
-    if (different++ > 0) continue;
-    found.element = i;
-    found.first = value_at(given.dtype, first + i * size);
-    found.replayed = value_at(given.dtype, again + i * size);
-  }
+  const int64_t different = first_difference(first, again, size, elements, given.dtype, found);
   const int64_t at = given.offset + found.element * size;
   std::string part;
   for (const StoredRange& range : gradient_ranges(program_))
@@ -149,80 +163,61 @@ void CardReplay::describe_exchange(const Instruction& instruction, const std::by
       fmt::format("the data that it sends to {} ({}{} of {} elements)", instruction.name, part, different, elements);
 }
 
-bool CardReplay::find_difference(const Step& step, const Result& replayed, AuditMismatch& found) const {
+/// Finds the first difference in the state, the data that was sent or the loss. `first_digest`: the first digest that
+/// differs.
+void CardReplay::find_difference(AuditMismatch& found, size_t first_digest) const {
+  const auto differs = [&](const StateCopy& copy) {
+    return std::memcmp(recorded_.state.data() + copy.to, replayed_.state.data() + copy.to,
+                       static_cast<size_t>(copy.bytes)) != 0;
+  };
   size_t at = 0;
   for (const StoredRange& range : stored_ranges(program_)) {
     if (range.count == 0) continue;
     const StateCopy& copy = tape_->state[at++];
-    const std::byte *first = tape_->after.get() + copy.to, *again = replayed.state.data() + copy.to;
-    if (std::memcmp(first, again, static_cast<size_t>(copy.bytes)) == 0) continue;
-    const int64_t size = byte_size(range.dtype);
-    int64_t element = 0;
-    while (std::memcmp(first + element * size, again + element * size, static_cast<size_t>(size)) == 0) ++element;
+    if (!differs(copy)) continue;
+    first_difference(recorded_.state.data() + copy.to, replayed_.state.data() + copy.to, byte_size(range.dtype),
+                     range.count, range.dtype, found);
     found.tensor = name_of(range);
-    found.element = range.first + element;
-    found.first = value_at(range.dtype, first + element * size);
-    found.replayed = value_at(range.dtype, again + element * size);
-    return true;
+    found.element += range.first;
+    return;
   }
-  for (const StepTape::Exchange& exchange : tape_->exchanges) {
-    const std::byte* const memory = tape_->exchanged.get();
-    if (std::memcmp(memory + exchange.given, memory + exchange.given_again,
-                    static_cast<size_t>(exchange.given_bytes)) == 0)
-      continue;
-    describe_exchange(program_.instructions[static_cast<size_t>(exchange.instruction)], memory + exchange.given,
-                      memory + exchange.given_again, found);
-    return true;
+  for (const StepTape::Exchange& exchange : tape_->exchanges)
+    if (std::memcmp(recorded_.given.data() + exchange.given, replayed_.given.data() + exchange.given,
+                    static_cast<size_t>(exchange.given_bytes)) != 0)
+      return describe_exchange(exchange, found);
+  if (at < tape_->state.size() && differs(tape_->state[at])) {
+    const int64_t to = tape_->state[at].to;
+    first_difference(recorded_.state.data() + to, replayed_.state.data() + to, sizeof(float), 1, DType::f32, found);
+    found.tensor = "loss";
+    return;
   }
-  if (!step.loss || std::bit_cast<uint32_t>(*step.loss) == std::bit_cast<uint32_t>(replayed.loss)) return false;
-  found.tensor = "loss";
-  return true;
+  found.tensor = fmt::format("digest {} of the step, although the copied bytes are the same", first_digest + 1);
 }
 
 /// Without a third card, the rank's own card shows at least whether its fault was transient.
 void CardReplay::ask_third_card(const Step& step, AuditMismatch& found) {
   const AuditCard& card = cards_.size() > 2 ? cards_[2] : cards_[0];
-  replayed_.given = given_again();  // the third run overwrites it
   Result third;
   try {
     on_own_thread([&] {
       const std::unique_ptr<Executor> executor = executor_on(card);
       const HostBlock inputs = executor->allocate_inputs(executor->inputs().bytes);
-      load(*executor, step, inputs.get());
-      executor->start_step(inputs.get(), step.scalars);
-      third.loss = executor->finish_step();
-      read_state(*executor, third);
+      run_on(*executor, step, inputs.get());
+      third = replayed_on(*executor);
     });
   } catch (const EnvError&) {
     return;  // it has no memory left
   }
-  third.given = given_again();
   found.third_core = card.gpu;
-  const auto same = [&step](const Result& a, const Result& b) {
-    return a.state == b.state && a.given == b.given &&
-           (!step.loss || std::bit_cast<uint32_t>(a.loss) == std::bit_cast<uint32_t>(b.loss));
-  };
-  decide(found, same(third, replayed_), same(third, recorded(step)), cards_.size() > 2);
+  decide(found, third == replayed_, third == recorded_, cards_.size() > 2);
 }
 
-std::optional<AuditMismatch> CardReplay::compare(const Step& step) {
-  read_state(*executor_, replayed_);
-  AuditMismatch found;
-  found.device = "GPU";
-  found.step = step.step;
-  found.first_core = cards_[0].gpu;
-  found.replay_core = cards_[1].gpu;
-  if (!find_difference(step, replayed_, found)) return std::nullopt;
-  ask_third_card(step, found);
-  return found;
-}
-
-AuditedValues CardReplay::values(const std::byte* state) const {
+AuditedValues CardReplay::values(const Result& result) const {
   AuditedValues values;
   size_t at = 0;
   for (const StoredRange& range : stored_ranges(program_)) {
     if (range.count == 0) continue;
-    const std::byte* bytes = state + tape_->state[at++].to;
+    const std::byte* bytes = result.state.data() + tape_->state[at++].to;
     if (!is_float(range.dtype) || range.is_copy) continue;
     std::vector<float>& all = values[name_of(range)];
     for (int64_t i = 0; i < range.count; ++i)
@@ -230,8 +225,5 @@ AuditedValues CardReplay::values(const std::byte* state) const {
   }
   return values;
 }
-
-AuditedValues CardReplay::first_values() const { return values(tape_->after.get()); }
-AuditedValues CardReplay::replayed_values() const { return values(replayed_.state.data()); }
 
 }  // namespace trainctl

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -24,43 +25,37 @@ class CardReplay {
   void prepare(std::unique_ptr<StepTape> tape, const InputLayout& inputs);
   /// The tape to record on while no replay runs.
   StepTape& tape() { return *tape_; }
+  /// Uses the tape, which has memory now, for the first time: the driver connects the cards then.
+  void rehearse();
 
-  /// The inputs that the rank's executor got in the recorded step, and the loss that it returned.
+  /// The inputs that the rank's executor got in the recorded step.
   struct Step {
     int64_t step = 0;  ///< from 1
     std::vector<std::byte> inputs;
     StepScalars scalars;
-    std::optional<float> loss;  ///< empty: not known, and not compared
   };
-  // The parts of a replay, in this order, on one thread that uses no other card. They throw as an executor does.
-
-  /// Copies the state before the step and its inputs to the second card.
-  void load(const Step& step);
-  /// Only the step: the second card computes nothing else.
-  void run(const Step& step);
-  /// Copies the result to the host.
-  std::optional<AuditMismatch> compare(const Step& step);
+  /// Runs the step on the second card. `recorded`: the digests of the first one (Executor::tape_digests). Throws as an
+  /// executor does. On one thread that uses no other card.
+  std::optional<AuditMismatch> run(const Step& step, const std::vector<uint64_t>& recorded);
 
   /// Available after a mismatch.
-  AuditedValues first_values() const;
-  AuditedValues replayed_values() const;
+  AuditedValues first_values() const { return values(recorded_); }
+  AuditedValues replayed_values() const { return values(replayed_); }
 
  private:
-  /// The result of one run: the state after it, all that it gave, and its loss.
+  /// Bytes of one run, copied to the host after a mismatch: the state after it, its loss included, and all that it gave.
   struct Result {
-    std::vector<std::byte> state, given{};
-    float loss = 0;
+    std::vector<std::byte> state, given;
+    bool operator==(const Result&) const = default;
   };
   std::unique_ptr<Executor> executor_on(const AuditCard& card);
-  void load(Executor& executor, const Step& step, std::byte* inputs) const;
-  void read_state(Executor& executor, Result& result) const;
-  std::vector<std::byte> given_again() const;
-  Result recorded(const Step& step) const;
-  bool find_difference(const Step& step, const Result& replayed, AuditMismatch& found) const;
-  void describe_exchange(const Instruction& instruction, const std::byte* first, const std::byte* again,
-                         AuditMismatch& found) const;
+  void run_on(Executor& executor, const Step& step, std::byte* inputs) const;
+  std::vector<std::byte> fetched(const std::shared_ptr<std::byte>& memory, int64_t bytes) const;
+  Result replayed_on(Executor& executor) const;
+  void find_difference(AuditMismatch& found, size_t first_digest) const;
+  void describe_exchange(const StepTape::Exchange& exchange, AuditMismatch& found) const;
   void ask_third_card(const Step& step, AuditMismatch& found);
-  AuditedValues values(const std::byte* state) const;
+  AuditedValues values(const Result& result) const;
 
   const Program& program_;
   const std::vector<AuditCard> cards_;
@@ -69,7 +64,7 @@ class CardReplay {
   std::unique_ptr<StepTape> tape_;
   std::unique_ptr<Executor> executor_;
   HostBlock inputs_;  ///< the inputs of executor_
-  Result replayed_;
+  Result recorded_, replayed_;
 };
 
 }  // namespace trainctl

@@ -81,6 +81,7 @@ WorstSample place_of(const Answers& answers, int64_t sample) {
   return {sample, std::move(place.file), place.line, "", "", 0};
 }
 
+/// Accuracy, F1, AUC, confusion matrix and worst samples of predictions that are probabilities of classes.
 Quality quality_of_classes(Answers& answers) {
   Quality quality;
   const auto classes = static_cast<size_t>(answers.width());
@@ -177,6 +178,7 @@ struct ValueSums {
   double error = 0, squared = 0, label = 0, spread = 0;  ///< spread: sum of squared differences from the mean
 };
 
+/// MAE, RMSE, R2 and worst samples of predictions that are numbers.
 Quality quality_of_values(Answers& answers) {
   Quality quality;
   std::vector<ValueSums> sums(static_cast<size_t>(answers.width()));

@@ -37,7 +37,7 @@ class AuditedExecutor final : public Executor {
   }
   float finish_step(std::span<float> metrics) override {
     const float loss = inner_->finish_step(metrics);
-    recorder_.step_finished(loss);
+    recorder_.step_finished();
     return loss;
   }
   int max_in_flight() const override { return inner_->max_in_flight(); }

@@ -34,6 +34,7 @@ int64_t flat_row(const PrintedPart& part) {
   return row;
 }
 
+/// Converts printed logits to f32.
 void to_floats(const Operand& printed, const void* data, int threads, std::vector<float>& to) {
   const auto size = static_cast<size_t>(num_elements(printed.shape));
   to.resize(size);

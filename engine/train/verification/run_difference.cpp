@@ -98,6 +98,7 @@ void compare_run_losses(const std::string& a, const std::string& b, double toler
   }
 }
 
+/// Adds the distance of each fingerprint that the runs have in common.
 void compare_fingerprints(const std::string& a, const std::string& b, double tolerance, RunDifference& found) {
   for (const std::string& run : {a, b})
     if (!fs::exists(run + kFingerprints)) {

@@ -224,6 +224,7 @@ class JobVerifier {
     }
   }
 
+  /// Runs a smaller version of the job on one rank, under its plan twice, and resumed, and compares the results.
   void compare_runs(const JobSpec& planned) {
     begins("a smaller job");
     ReducedJob reduced = reduce_job(verified_spec(planned, options_.steps), options_.most_work);
@@ -332,6 +333,8 @@ class JobVerifier {
                    plural(static_cast<int64_t>(expected.end.size()), "tensor"));
   }
 
+  /// Moves the weights along their gradients and compares the change of the loss with the one that the gradients
+  /// predict.
   void check_slope(const PlannedJob& reference, const std::vector<Program>& programs, const ThreadRun& expected) {
     begins("the slope of the loss");
     VerifiedCheck& check = add("slope", kSlopeRule);
@@ -445,6 +448,7 @@ class JobVerifier {
     return run_on_threads(job, programs, run);
   }
 
+  /// Resumes from a checkpoint under the same plan, which must give the same bits, and under another one.
   void check_resume(const PlannedJob& job, const std::vector<Program>& programs, const PlannedJob& reference,
                     const std::vector<Program>& alone, const ThreadRun& first, SavedState& saved) {
     VerifiedCheck& check = add("resume", kResumeRule);

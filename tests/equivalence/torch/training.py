@@ -180,6 +180,7 @@ def optimizers():
         "adafactor": ({"type": "adafactor", "weight_decay": 0.01, "learning_rate": 0.1}, adafactor),
         "adafactor, limited updates": ({"type": "adafactor", "max_update_rms": 1.5, "beta2_decay": -0.6, "learning_rate": 0.05},
                                        lambda p: t.Adafactor(p, 0.05, beta2_decay=-0.6, eps=(ADAFACTOR_EPS, 1e-3), d=1.5)),
+        "adafactor, clipped by parameter": ({"type": "adafactor", "clip_parameter_norm": 0.02, "learning_rate": 0.1}, lambda p: t.Adafactor(p, 0.1, eps=(ADAFACTOR_EPS, 1e-3))),
         "adamw, clipped by parameter": ({"type": "adamw", "clip_parameter_norm": 0.02}, lambda p: t.AdamW(p, 0.003, weight_decay=0)),
         "adamw, clipped by value": ({"type": "adamw", "clip_value": 0.02}, lambda p: t.AdamW(p, 0.003, weight_decay=0)),
     }

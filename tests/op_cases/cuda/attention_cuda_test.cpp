@@ -20,7 +20,8 @@ bool cudnn_is_here() {
 }
 
 /// Packed as in the layer attention: for each kv head its queries, its key, its value.
-CudnnAttention packed(int64_t b, int64_t heads, int64_t t, int64_t d, bool causal, bool backward) {
+CudnnAttention packed(int64_t b, int64_t heads, int64_t t, int64_t d, bool causal, bool backward,
+                      DType dtype = DType::bf16) {
   const int64_t row = 3 * heads * d;
   const CudnnTensor x{{b, heads, t, d}, {t * row, 3 * d, row, 1}};
   CudnnAttention attention{x, x, x, {{b, heads, t, d}, {t * heads * d, d, heads * d, 1}}};
@@ -28,6 +29,7 @@ CudnnAttention packed(int64_t b, int64_t heads, int64_t t, int64_t d, bool causa
   attention.causal = causal;
   attention.scale = 0.125;
   attention.backward = backward;
+  attention.dtype = dtype;
   return attention;
 }
 
@@ -94,18 +96,19 @@ TEST_CASE("cuDNN has a deterministic attention, forward and backward, for packed
           REQUIRE(plan != nullptr);
           CHECK(plan->workspace() <= kMostCudnnWorkspace);
           CHECK(plan == cuda::cudnn_plan(packed(2, 4, t, d, causal, backward)));
+          CHECK(cuda::cudnn_plan(packed(2, 4, t, d, causal, backward, DType::f16)) != nullptr);
         }
       }
     }
   }
 }
 
-TEST_CASE("cuDNN has deterministic convolutions of channels-last images in bf16, f32 and tf32") {
+TEST_CASE("cuDNN has deterministic convolutions of channels-last images in bf16, f16, f32 and tf32") {
   if (!cudnn_is_here()) return;
   const auto image = [](int64_t n, int64_t c, int64_t h, int64_t w) {
     return CudnnTensor{{n, c, h, w}, {h * w * c, 1, w * c, c}};
   };
-  for (const DType dtype : {DType::bf16, DType::f32}) {
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
     for (const bool tf32 : {false, true}) {
       using Kind = cuda::CudnnConvolution::Kind;
       for (const Kind kind : {Kind::forward, Kind::data, Kind::weight}) {

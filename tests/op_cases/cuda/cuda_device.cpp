@@ -28,7 +28,7 @@ std::vector<Shape> shapes_of(const std::vector<TensorArg>& args) {
 }
 
 constexpr size_t kBorder = 64;
-constexpr int kPoison = 0xff;  // a NaN in f32 and in bf16
+constexpr int kPoison = 0xff;  // a NaN in f32, bf16 and f16
 
 /// One operand on the GPU: a border, the operand, a border.
 class DeviceMemory {
@@ -77,6 +77,7 @@ class DeviceRun {
     const CudaKernelDef* kernel = find_cuda_kernel(op);
     if (kernel == nullptr) check(false, "no CUDA kernel of op " + op);
     run_ = kernel->prepare(call);
+    check(static_cast<bool>(run_), "the kernel of " + op + " supports this call only in f32 and bf16");
     check(scratch_.bytes() <= most_cuda_scratch(get_kernel(op), shapes_of(call.in), shapes_of(call.out)),
           op + " asks for more scratch than most_cuda_scratch() says");
     if (scratch_.bytes() == 0) return;

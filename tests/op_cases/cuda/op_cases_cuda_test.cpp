@@ -5,7 +5,9 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <map>
 
+#include "engine/ops/cuda/cuda_kernel.h"
 #include "tests/op_cases/cuda/cuda_device.h"
 #include "tests/op_cases/cuda/large_cases.h"
 #include "tests/op_cases/op_case_checks.h"
@@ -49,6 +51,16 @@ class Progress {
   int rows_ = 0;
   Clock::time_point start_ = Clock::now();
 };
+
+/// Returns whether all kernels of the row take f16, forward and backward. Those of attention do so only if cuDNN
+/// computes the call (tests/cuda_emulator/library_rules_test.cpp).
+bool takes_f16(const OpCase& row) {
+  const Graph graph = build_case(row, true, DType::f16).graph;
+  return !row.op.starts_with("attention") && std::all_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
+    const CudaKernelDef* kernel = find_cuda_kernel(get_op(node.op).kernel.name);
+    return kernel != nullptr && kernel->takes_f16;
+  });
+}
 
 /// False, and the case is skipped, where TRAINCTL_OP_CASES names no family with such rows.
 bool has_rows(const std::vector<OpCase>& rows, const std::function<bool(const OpCase&)>& fit) {
@@ -144,6 +156,20 @@ TEST_CASE("kernels that make gradients of parameters write them in bf16 too, and
     for (const OpCase& row : op_cases()) {
       if (is_product(row) == products) check_row(row);
     }
+  }
+}
+
+TEST_CASE("kernels that take f16 have the CPU's results in f16, and add to them there") {
+  if (!gpu_is_here() || !has_rows(op_cases(), takes_f16)) return;
+  const CaseRun run{cuda_device(), DType::f16};
+  Progress progress;
+  std::map<std::string, size_t> rows;
+  for (const OpCase& row : op_cases()) {
+    if (!takes_f16(row) || rows[row.op]++ % every_nth() != 0) continue;
+    progress.at(row);
+    if (row.has_kinks) check_forward(row, run);
+    check_as_on(cpu_device(), row, run);
+    check_accumulate(row, run);
   }
 }
 

@@ -114,6 +114,7 @@ class NodeOnRanks {
     return all;
   }
 
+  /// Runs the kernel on one rank's parts, and adds its outputs to the whole results.
   void run_rank(int rank) {
     const std::vector<int> at = blocks_of(rank, cuts_);
     std::vector<GuardedOperand> in = operands(node_.inputs, node_.rule.inputs, at);

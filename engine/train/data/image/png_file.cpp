@@ -1,4 +1,4 @@
-// A PNG file with colors. By libpng's simplified interface, which returns its errors.
+// Writes images as PNG files, with libpng's simplified interface, which returns its errors.
 #include "engine/train/data/image/png_file.h"
 
 #include <png.h>

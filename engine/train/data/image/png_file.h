@@ -1,4 +1,4 @@
-// A PNG file with colors.
+// Writes images as PNG files.
 #pragma once
 
 #include <string>

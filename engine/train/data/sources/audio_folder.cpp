@@ -90,6 +90,7 @@ class AudioFolder final : public Source {
   }
 
  private:
+  /// Adds the sound files of a path of dataset.path by class.
   void add_path(const std::string& path, std::map<std::string, std::vector<std::string>>& by_class) const {
     std::error_code ignored;
     if (!fs::is_directory(path, ignored)) {

@@ -41,6 +41,7 @@ struct Listing {
   FileId id;
 };
 
+/// The images and folders in a folder, sorted, without hidden ones. Throws EnvError, SpecError.
 Listing list_folder(const std::string& folder) {
   const FileWait wait(folder);
   const auto fail = [](const std::string& path) {
@@ -129,6 +130,8 @@ void refuse_splits(const std::string& folder, const std::vector<std::string>& fo
             fmt::format("path: {}/{}, and validation: {{dataset: {{path: {}/{}}}}}", folder, training, folder, other));
 }
 
+/// The images in the class folders of a folder. `classes`: names of the classes, if they are known; otherwise the
+/// folders are the classes.
 FolderImages images_in(std::string folder, std::vector<std::string> classes) {
   while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
   const Listing top = list_folder(folder);
@@ -185,6 +188,7 @@ FolderImages images_of(const std::vector<std::string>& patterns, std::vector<std
   return images;
 }
 
+/// The images of folders and files without labels, all of class 0.
 FolderImages images_without_classes(const std::vector<std::string>& patterns) {
   FolderImages images;
   Walk walk(images.names);

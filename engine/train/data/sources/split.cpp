@@ -28,6 +28,7 @@ struct Share {
   throw SpecError({}, "dataset.split", what, hint);
 }
 
+/// The range of hash values, in units of 1 / kSplitBlock, whose samples belong to the part.
 Share share_of(const SplitOptions& options) {
   double sum = 0;
   Share found;

@@ -196,6 +196,7 @@ class TableSet final : public Source {
                     "the files of a set need columns of the same types");
   }
 
+  /// Determines how the columns of a field become numbers, and its shape, from the first row.
   void define(TableColumns& field, const std::vector<TableValue>& first) {
     const std::string at = "dataset.fields." + field.spec.name;
     SourceField to{field.spec.name, Encoding::array, field.spec.integers ? ElementType::i32 : ElementType::f32, {}};
@@ -208,7 +209,7 @@ class TableSet final : public Source {
         if (!words && (type.kind != ColumnKind::number || !type.shape.empty()))
           throw SpecError({}, at,
                           fmt::format("the column '{}' is {}", printable(shortened(type.name)), type.type_text()),
-                          "a field of several columns takes one number, or one text, from each");
+                          "a field of several columns takes one number or one string from each");
       field.way = words ? TableWay::words : TableWay::joined;
       if (words) to.type = ElementType::i32;
       if (!field.spec.scalar) to.shape = {static_cast<int64_t>(field.types.size())};

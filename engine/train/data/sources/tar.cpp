@@ -192,6 +192,7 @@ class TarSet : public Source {
     return path(shard) + ": " + printable(member_name(shard, at));
   }
 
+  /// Determines the fields of a sample and the columns of each shard's index that they read.
   void define_fields(const TarOptions& options) {
     const std::vector<TarField> wanted =
         options.fields.empty() ? default_fields(shards_, files_.path(0)) : options.fields;

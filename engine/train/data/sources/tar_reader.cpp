@@ -114,6 +114,7 @@ std::string TarReader::read_text(int64_t at, int64_t bytes) {
   return text;
 }
 
+/// Applies the records of a pax header to the member that follows it: its name and size.
 void TarReader::read_pax(int64_t at, int64_t bytes, TarMember& member, int64_t& size) {
   const std::string text = read_text(at, bytes);
   std::string_view rest = text;

@@ -90,7 +90,7 @@ class ChunkIndexReader {
     const size_t size_bytes = is_filtered ? entry - std::min(entry, file_.address_bytes + 4) : 0;
     if (count != all_ || page_bits > 32 || entry != file_.address_bytes + (is_filtered ? size_bytes + 4 : 0) ||
         size_bytes > 8)
-      fail("an array of chunks");
+      fail("an array of chunks is invalid");
     if (data == kNoHdf5Address) return;
     if (count > static_cast<uint64_t>(file_.file.bytes()) / entry) fail("an array of chunks exceeds the file");
     const uint64_t page = uint64_t{1} << page_bits, pages = count > page ? (count + page - 1) / page : 0;

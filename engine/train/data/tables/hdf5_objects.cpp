@@ -82,7 +82,7 @@ class ObjectReader {
     file_.address_bytes = from.u8();
     file_.length_bytes = from.u8();
     for (const size_t width : {file_.address_bytes, file_.length_bytes})
-      if (width != 2 && width != 4 && width != 8) fail(fmt::format("addresses of {} bytes", width));
+      if (width != 2 && width != 4 && width != 8) fail(fmt::format("it has addresses of {} bytes", width));
     from.skip(version >= 2 ? 1 : version == 1 ? 13 : 9);
     from.skip(2 * file_.address_bytes);
     const uint64_t end = from.number(file_.address_bytes);
@@ -103,7 +103,8 @@ class ObjectReader {
     std::vector<std::pair<uint64_t, uint64_t>> blocks;  // continuations: place and size
     const bool is_new = start[0] == 'O';
     if (!is_new) {
-      if (const auto version = from.u8(); version != 1) fail(fmt::format("version {} of an object header", version));
+      if (const auto version = from.u8(); version != 1)
+        fail(fmt::format("it has version {} of an object header", version));
       from.skip(7);
       blocks.emplace_back(address + 16, from.u32());
     }
@@ -289,7 +290,7 @@ class ObjectReader {
     const uint8_t version = from.u8(), count = from.u8();
     from.skip(version == 1 ? 6 : 2);
     constexpr uint8_t kMostHdf5Dims = 32;
-    if (version < 1 || version > 2 || count > kMostHdf5Dims) fail("the dims of a dataset");
+    if (version < 1 || version > 2 || count > kMostHdf5Dims) fail("the dims of a dataset are invalid");
     constexpr uint64_t kMostDim = uint64_t{1} << 48;
     for (uint8_t d = 0; d < count; ++d) {
       const uint64_t dim = file_.length(from);
@@ -356,7 +357,7 @@ class ObjectReader {
     if (count != set.dims.size() + 1) fail("the chunks of a dataset do not have its number of dims");
     for (uint8_t d = 0; d + 1 < count; ++d) {
       set.chunk.push_back(from.number(width));
-      if (set.chunk.back() == 0 || set.chunk.back() > (uint64_t{1} << 40)) fail("a dim of a chunk is wrong");
+      if (set.chunk.back() == 0 || set.chunk.back() > (uint64_t{1} << 40)) fail("a dim of a chunk is invalid");
     }
     from.skip(width);  // the size of a value, which the type has too
   }

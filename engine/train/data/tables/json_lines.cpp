@@ -86,7 +86,7 @@ class JsonLines final : public TableFile {
       else if (column.kind == ColumnKind::text && found->is_string())
         value.set_bytes(found->get_ref<const std::string&>());
       else if (column.kind == ColumnKind::text)
-        fail(row, column, "expected a text");
+        fail(row, column, "expected text");
       else
         value.set_bytes(found->dump());
     }

@@ -48,7 +48,7 @@ class LmdbReader {
     if (at<uint32_t>(kLmdbMagicAt + 4) != 1) throw EnvError(file_ + ": is of another version of LMDB");
     page_bytes_ = at<uint32_t>(kFirstDb);
     if (page_bytes_ < 256 || page_bytes_ > 65'536 || (page_bytes_ & (page_bytes_ - 1)) != 0)
-      fail(fmt::format("pages of {} bytes", page_bytes_));
+      fail(fmt::format("it has pages of {} bytes", page_bytes_));
     uint64_t meta = 0;
     const uint64_t second = page_bytes_;
     if (at<uint32_t>(second + kLmdbMagicAt) == kLmdbMagic &&

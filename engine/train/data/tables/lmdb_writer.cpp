@@ -144,7 +144,8 @@ class LmdbWriter final : public TableWriter {
     values_->write(value);
   }
 
-  /// Writes all pages behind the metas; without `values` they are counted. Returns the page of the root, and the depth.
+  /// Writes all pages that follow the two meta pages; without `values` they are only counted. Returns the page of the
+  /// root, and the depth.
   std::pair<uint64_t, uint16_t> write_tree(PageSink& sink, const InputFile* values) const {
     if (entries_.empty()) return {~uint64_t{0}, uint16_t{0}};
     Children level = write_leaves(sink, values);
@@ -153,6 +154,8 @@ class LmdbWriter final : public TableWriter {
     return {level.front().second, depth};
   }
 
+  /// Writes the leaf pages, each followed by the pages of its large values. Returns the first key and the page number
+  /// of each leaf.
   Children write_leaves(PageSink& sink, const InputFile* values) const {
     constexpr uint16_t kLeafPage = 2, kBig = 1;
     Children leaves;
@@ -209,6 +212,7 @@ class LmdbWriter final : public TableWriter {
     return bytes;
   }
 
+  /// Writes one level of branch pages above `below`. Returns the least key and the page number of each.
   static Children write_branches(PageSink& sink, const Children& below) {
     constexpr uint16_t kBranchPage = 1;
     Children branches;
@@ -235,6 +239,7 @@ class LmdbWriter final : public TableWriter {
     return branches;
   }
 
+  /// One of the two meta pages. `root`, `depth`: those of the tree of entries.
   std::string meta_page(uint64_t number, uint64_t root, uint16_t depth, const PageSink& counted) const {
     constexpr uint16_t kMetaPage = 8;
     std::string page;

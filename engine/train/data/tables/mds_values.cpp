@@ -80,6 +80,7 @@ void set_elements(StoredElement element, std::span<const uint8_t> bytes, bool is
     if ((bytes[i] & 0x80) != 0) throw EnvError("a number exceeds 63 bits, which is not supported");
 }
 
+/// Reads an array of ndarray encoding: its type and shape, where the column does not fix them, and its elements.
 void read_array(const MdsColumn& column, std::span<const uint8_t> bytes, TableValue& out) {
   const auto take = [&](size_t count) {
     if (bytes.size() < count) throw EnvError("the array is truncated");

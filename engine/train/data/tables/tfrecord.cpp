@@ -140,7 +140,7 @@ class TfRecords final : public TableFile {
     const auto fail = [&](const std::string& what) {
       throw EnvError(fmt::format("{}: '{}' {}", where(row), printable(column.name), what));
     };
-    if (column.kind == ColumnKind::nested) fail("is a list of texts or bytes, which is not supported");
+    if (column.kind == ColumnKind::nested) fail("is a list of strings or bytes, which is not supported");
     if (column.kind == ColumnKind::number) {
       const bool integers = column.element == StoredElement::i64;
       if (feature.kind != (integers ? TfKind::integers : TfKind::floats))

@@ -227,6 +227,7 @@ class GoogleCredentials {
                       {"Metadata-Flavor: Google"}}));
   }
 
+  /// Exchanges the credentials in a file of Google for an access token. Throws EnvError.
   void read_file(const std::string& file) {
     const auto json = nlohmann::json::parse(text_of_file(file), nullptr, false);
     const std::string type = json.is_object() ? json.value("type", "") : "";
