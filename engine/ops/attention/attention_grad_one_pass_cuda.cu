@@ -22,6 +22,7 @@
 //   full     each block of keys starts at a tile of its own and wraps around
 //   causal   blocks n and N - 1 - n of N, one after the other, make all blocks of threads equally long; a block of keys
 //            starts at the diagonal, or goes backwards from the last tile
+//   window   a block of keys goes from the diagonal to the last tile that sees it
 //
 // A block of threads waits only for those of the same query heads. It takes its number when it starts, so all blocks
 // with smaller numbers run or have ended; as those of the same heads fit on the GPU together, each gets its turn.
@@ -68,7 +69,7 @@ struct Gradient {
   bf16 *dq, *dk, *dv;
   Heads to_q, to_k, to_v;
 
-  __device__ Sight sight() const { return {s, schedule.first_row, schedule.causal}; }
+  __device__ Sight sight() const { return {s, schedule.first_row, schedule.causal, schedule.window}; }
   /// The first tile from which on all queries see all keys of the block.
   __device__ int sees_all(int block) const {
     if ((block + 1) * kKeys > s) return kAlways;
@@ -260,11 +261,11 @@ struct KeysGroup {
       clear(dk);
       clear(dv);
       wait_for_bytes(shared.keys_here, pass % 2);
-      const int sees_all = x.sees_all(block);
+      const int sees_all = x.sees_all(block), hides = schedule.hides_from(block);
       const Step* step = x.steps + schedule.steps_at(at.column, pass);
       for (const unsigned end = done + schedule.steps(block); done < end; ++done, ++step) {
         const unsigned stage = done % kStages, turn = done % kGroups;
-        add_tile(step->tile, step->tile < sees_all, done, key0, dk, dv);
+        add_tile(step->tile, step->tile < sees_all || step->tile >= hides, done, key0, dk, dv);
         if (turn == group) {
           find_queries(done, dk, dv);
           continue;
@@ -459,12 +460,12 @@ __global__ void __launch_bounds__(kSumThreads) add_parts_kernel(const __grid_con
 /// Orders the blocks of keys at one tile of one of the heads of a block of threads.
 __device__ void order_blocks(const OnePassSchedule& schedule, int head, int tile, Step* steps) {
   __shared__ int times[kLongestOnePass / kKeys];
-  const int seeing = schedule.seeing(tile);
-  for (int block = static_cast<int>(threadIdx.x); block < seeing; block += kSumThreads)
-    times[block] = schedule.time(block, head, tile);
+  const int first = schedule.first_seen(tile), count = schedule.seen_end(tile) - first;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kSumThreads)
+    times[i] = schedule.time(first + i, head, tile);
   __syncthreads();
-  for (int block = static_cast<int>(threadIdx.x); block < seeing; block += kSumThreads)
-    steps[schedule.step_at(block, head, tile)] = {tile, OnePassSchedule::turn(times, seeing, block)};
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kSumThreads)
+    steps[schedule.step_at(first + i, head, tile)] = {tile, OnePassSchedule::turn(times, count, i)};
 }
 
 /// Sixteen threads per row, over whole tiles of each head. The first blocks make the steps, each those of a tile of a
@@ -500,8 +501,9 @@ __global__ void __launch_bounds__(kSumThreads)
 }  // namespace
 
 CudaKernel attention_grad_in_one_pass(const CudaKernelCall& call, const AttentionCall& a) {
-  if (!one_pass_takes(a.size) || !is_plain_bf16(call, a) || !is_hopper()) return nullptr;
+  if (!one_pass_takes(a.size) || !is_plain_bf16(call, a, true) || !is_hopper()) return nullptr;
   const AttentionSize& n = a.size;
+  if (a.window > 0 && (!a.causal || a.first_row + n.t > n.s)) return nullptr;
   Gradient x{};
   if (!describe(x.q, call.in[a.q_at].data, a.q, n, n.t, n.r, kRows) ||
       !describe(x.k, call.in[a.k_at].data, a.k, n, n.s, 1, kKeys) ||
@@ -514,7 +516,8 @@ CudaKernel attention_grad_in_one_pass(const CudaKernelCall& call, const Attentio
                 static_cast<int>(memory.columns),
                 static_cast<int>(a.first_row),
                 a.causal,
-                static_cast<int>(n.r / memory.parts)};
+                static_cast<int>(n.r / memory.parts),
+                static_cast<int>(std::min<int64_t>(a.window, n.s))};
   // Blocks that wait for each other must run together, even while other kernels run.
   if (memory.columns > multiprocessors() / 2) return nullptr;
   x.g = static_cast<int>(n.g), x.r = static_cast<int>(n.r), x.t = static_cast<int>(n.t), x.s = static_cast<int>(n.s);
