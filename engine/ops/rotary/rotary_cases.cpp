@@ -142,7 +142,7 @@ extern const OpCases rotary_cases = {
          {{"rotary", {{{2, 3, 24}}}, rotary_attrs(4, false, 3, 2)}, "bt(gd)->bt(gd)", "d", {{2, 3, 24}}}},
     .gradients = {{{"rotary", {{{2, 3, 12}}}, rotary_attrs(4)},
                    {"rotary bt(gd)->bt(gd)"},
-                   "element pairs of one head"}},
+                   "it turns pairs of elements, both of one head"}},
     .shape_errors = {{{"rotary", {{{2, 12}}}, rotary_attrs(4)},
                       "rotary expects [batch, rows, features], but got [2, "
                       "12]"},
