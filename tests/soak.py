@@ -69,6 +69,8 @@ def campaigns(build, seed):
                                              "--ranks", "1,2,3,4", "--jobs", 100, "--seed", 100 + seed)
         yield "emulated random networks", python("random_jobs/torch_networks.py", *trainctl, "--emulated", binaries / "test_cuda_emulated",
                                                  "--jobs", 40, "--seed", 100 + seed)
+        yield "emulated plans of experts", python("random_jobs/expert_plans.py", *trainctl, "--emulated", binaries / "test_cuda_emulated", "--plans", 4,
+                                                  "--seed", 100 + seed)
         yield "every emulated cut", [binaries / "test_cuda_emulated", "--test-case=every cut*GPU too,a CUDA kernel run twice*,kernels that only compiled programs*"]
         yield "large emulated kernels", [binaries / "test_cuda_emulated", f"--test-case={LONG_EMULATED}"]
 

@@ -50,6 +50,8 @@ int check_command(const JobSpec& spec) {
   return kExitDone;
 }
 
+/// Plans the job, compiles its programs, and checks its data, weights and memory, as a run would before its first step.
+/// Throws at the first problem.
 int check_network(JobSpec spec) {
   print_warnings(spec);
   std::vector<Diagnostic> about_trackers;

@@ -57,10 +57,12 @@ TEST_CASE("the gradient in one pass covers all kv heads, in launches whose sums 
     for (const int64_t t : {1, 4096, 8192}) {
       for (const int64_t r : {1, 4, 6}) {
         for (const bool causal : {false, true}) {
-          const AttentionSize n{.b = b, .t = t, .s = t, .g = 8, .r = r, .d = 128, .e = 128};
+          const int64_t d = b == 3 ? 64 : 128;
+          const AttentionSize n{.b = b, .t = t, .s = t, .g = 8, .r = r, .d = d, .e = d};
           REQUIRE(one_pass_takes(n));
           const OnePassMemory memory(n, causal);
           CHECK(memory.launches() * memory.groups >= n.b * n.g);
+          CHECK((memory.parts > 1 || memory.sums_bytes() == memory.groups * r * memory.tiles * 64 * d * 4));
           CHECK((memory.launches() - 1) * memory.groups < n.b * n.g);
           CHECK((memory.groups == 1 || memory.sums_bytes() <= kMostGradWorkspace));
           CHECK(n.r % memory.parts == 0);

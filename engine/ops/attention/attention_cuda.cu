@@ -29,8 +29,8 @@ CudaKernel prepare_attention(const CudaKernelCall& call) {
 CudaKernel prepare_attention_grad(const CudaKernelCall& call) {
   const AttentionCall a = attention_of_grad(call);
   if (a.starts_at_first_key() && !a.terms.any) {
-    if (CudaKernel by_groups = attention_grad_by_groups(call, a)) return by_groups;
     if (CudaKernel in_one_pass = attention_grad_in_one_pass(call, a)) return in_one_pass;
+    if (CudaKernel by_groups = attention_grad_by_groups(call, a)) return by_groups;
     if (CudaKernel of_wide_heads = attention_grad_of_wide_heads(call, a)) return of_wide_heads;
   }
   if (a.starts_at_first_key())

@@ -179,6 +179,11 @@ void add_attention(std::vector<OpCase>& rows) {
     add(1, 1000, 2, 128, 4, true);
     rows.back().attrs.set("window", window);
   }
+  for (const int64_t window : {100, 700}) {
+    add(1, 1000, 2, 64, 2, true);
+    rows.back().attrs.set("window", window);
+  }
+  for (const bool causal : {false, true}) add(1, 4100, 1, 64, 2, causal);
   add(2, 333, 2, 96, 3, true, "qkv");
   rows.back().attrs.set("window", int64_t{200});
   const Attrs apart{{"head_dim", int64_t{64}}, {"causal", false}, {"scale", 0.125}};
