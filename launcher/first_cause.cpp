@@ -96,6 +96,8 @@ int first_of(const std::vector<RankReport>& reports, const std::vector<int>& ran
 
 bool has_lost_link(const RankReport& report) { return report.lost_link.has_value(); }
 
+/// The rank to blame when programs failed: one with an error of its own, else one that lost a link, else a frozen one,
+/// else one that others wait for or that ended before the failure.
 Cause cause_of_program(const std::vector<RankReport>& reports) {
   const Course course = course_of(reports);
   if (course.failed.empty()) return {};
@@ -125,6 +127,7 @@ double failure_time(const RankReport& report) {
   return report.error && report.error->time > 0 ? report.error->time : report.time;
 }
 
+/// Which ranks failed by themselves, which ended before, and which still ran when they were asked to stop.
 Course course_of(const std::vector<RankReport>& reports) {
   Course course;
   const auto unasked = [](const RankReport& report) { return report.failed() && !report.asked; };

@@ -22,6 +22,7 @@ namespace trainctl {
 namespace fs = std::filesystem;
 namespace {
 
+/// The versions, host, memory and disk, a line each.
 std::string about(const RunDirectory& run, const std::string& version) {
   struct sysinfo memory {};
   sysinfo(&memory);

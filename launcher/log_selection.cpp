@@ -77,6 +77,8 @@ double take_seconds(std::string_view& text) {
   return seconds;
 }
 
+/// Parses "[YYYY-MM-DD][T| ]HH:MM[:SS][ZONE]" as nanoseconds since 1970. Without a date it is today, without a zone
+/// local time. Empty if the text is neither.
 std::optional<int64_t> parse_moment(const std::string& text, int64_t now_ns) {
   const time_t now = now_ns / kSecond;
   std::tm moment{};

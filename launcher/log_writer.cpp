@@ -151,6 +151,7 @@ void LogWriter::note_bytes(int64_t ns) {
   if (!gap_) unnoted_lost_bytes_ = 0;
 }
 
+/// Gives the current file its number, opens an empty one, and deletes the oldest files beyond the limit.
 void LogWriter::begin_next_file(int64_t ns) {
   const int number = next_number_++;
   std::rename(files_.times_path(LogFiles::kCurrent).c_str(), files_.times_path(number).c_str());

@@ -43,6 +43,7 @@ def campaigns(build, seed):
     yield "a rank with half the CPU quota", python("campaign/unequal_machines.py", *trainctl, "--quota", "--times")
     yield "local steps of a language model", python("campaign/local_steps.py", *trainctl, "--steps", 800, "--small", "--within", 0.025)
     yield "random contexts", python("random_jobs/context.py", *trainctl, "--jobs", 40, "--resume", "--seed", 100 + seed)
+    yield "packed contexts", python("random_jobs/packed_context.py", *trainctl, "--jobs", 20, "--seed", 100 + seed)
     yield "every plan with offloaded activations", ["env", "TRAINCTL_TEST_ALL_PLANS=1", binaries / "test_equivalence",
                                                     "--test-case=activations in the memory of the host*"]
     yield "random jobs beside JAX", python("random_jobs/random_jobs.py", *trainctl, "--jax", binaries / "dump_job", "--jobs", 200,
@@ -68,6 +69,8 @@ def campaigns(build, seed):
                                              "--ranks", "1,2,3,4", "--jobs", 100, "--seed", 100 + seed)
         yield "emulated random networks", python("random_jobs/torch_networks.py", *trainctl, "--emulated", binaries / "test_cuda_emulated",
                                                  "--jobs", 40, "--seed", 100 + seed)
+        yield "emulated plans of experts", python("random_jobs/expert_plans.py", *trainctl, "--emulated", binaries / "test_cuda_emulated", "--plans", 4,
+                                                  "--seed", 100 + seed)
         yield "every emulated cut", [binaries / "test_cuda_emulated", "--test-case=every cut*GPU too,a CUDA kernel run twice*,kernels that only compiled programs*"]
         yield "large emulated kernels", [binaries / "test_cuda_emulated", f"--test-case={LONG_EMULATED}"]
 

@@ -185,6 +185,7 @@ int bench_models(const BenchArguments& options) {
   return kExitDone;
 }
 
+/// Times the chosen collectives at each size, prints the results, and checks the sums that they compute.
 int bench_collective(const BenchArguments& options) {
   require_counts(options);
   CollectiveRequest request;

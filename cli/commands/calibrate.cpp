@@ -296,6 +296,8 @@ void print_steps(const Machine& machine) {
               << " kernels " << format_ms(step.alone) << ", predicted " << format_ms(cost.seconds(step)) << "\n";
 }
 
+/// Measures collectives, transfers, rates and kernels of this machine, and writes its file after each part, so that an
+/// interrupted calibration resumes.
 int calibrate(const CalibrateArguments& options) {
   const Device device = calibrated_device(options);
   const std::string name = options.name.empty() ? calibrated_host_name() : options.name;

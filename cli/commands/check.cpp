@@ -50,6 +50,8 @@ int check_command(const JobSpec& spec) {
   return kExitDone;
 }
 
+/// Plans the job, compiles its programs, and checks its data, weights and memory, as a run would before its first step.
+/// Throws at the first problem.
 int check_network(JobSpec spec) {
   print_warnings(spec);
   std::vector<Diagnostic> about_trackers;
@@ -57,7 +59,6 @@ int check_network(JobSpec spec) {
   print_warnings(std::move(about_trackers));
   const auto watch = watch_files(spec.launch.timeout_seconds);
   const PlannedJob planned = plan_job(std::move(spec));
-  if (planned.spec.launch.device == Device::cpu) require_precision(planned.spec);
   require_intact_files(planned);
   require_sound_samples(planned, ReadSamples::all);
   require_start_weights(planned);

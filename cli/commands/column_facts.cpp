@@ -15,6 +15,7 @@
 namespace trainctl {
 namespace {
 
+/// Adds a value of the column to what is known about it. `where`: its row, for the text of a problem.
 void note_value(ColumnFacts& facts, const TableValue& value, const std::string& where) {
   if (value.is_null || (facts.is_words() && value.text().empty())) {
     facts.problem = "has no value in " + where;

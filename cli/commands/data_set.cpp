@@ -109,6 +109,7 @@ std::string classes_text(const Source& source, const FieldReport& field) {
   return join(texts);
 }
 
+/// Prints the number of samples, what each field contains, and the first broken samples.
 void print_report(const Source& source, const SourceReport& report, const std::string& title) {
   std::cout << title << with_commas(report.samples) << " samples, " << with_commas(report.broken) << " broken\n";
   const int64_t good = report.samples - report.broken;
@@ -159,6 +160,7 @@ bool are_sources_sound(const DatasetSpec& mix, const std::string& title) {
   return are_sound;
 }
 
+/// Reads every sample of the set and prints a report. Returns whether all can be read and are finite.
 bool is_sound(const DatasetSpec& spec, const std::string& title) {
   if (spec.is_mix()) return are_sources_sound(spec, title);
   if (spec.has_documents() || spec.has_class_texts()) {
@@ -250,6 +252,7 @@ int show_token_rows(const JobSpec& job, const DatasetSpec& spec, int64_t count) 
   return kExitDone;
 }
 
+/// Prints the first samples in the order of training; pictures go to a contact sheet.
 int show_samples(const ShowOptions& options) {
   if (is_table_path(options.job.file)) return show_table(options.job.file, options.count), kExitDone;
   const JobSpec job = options.job.load();
@@ -324,6 +327,8 @@ void print_rows(const Dataset& set, SampleOrder& order, int64_t step) {
                              order.passes()[row] + 1, printable(set.where(batch[row])));
 }
 
+/// Prints how many samples each step takes from each source of the mixture, and how many passes over it have been made
+/// by then.
 int show_mixture(const MixOptions& options) {
   const JobSpec job = options.job.load();
   if (job.has_command() || !job.dataset.has_mixture())

@@ -39,6 +39,7 @@ std::string distance_text(double distance) {
   return std::isfinite(distance) ? fmt::format("{:.2e}", distance) : std::string("not finite, or only in one run");
 }
 
+/// The report for a terminal: the first loss and the first tensor that differ, and by how much.
 std::string difference_text(const RunDifference& found, const std::string& a, const std::string& b) {
   std::string text = "A " + a + "\nB " + b + "\n";
   for (const std::string& note : found.notes) text += "note: " + printable(note) + "\n";

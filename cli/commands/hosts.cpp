@@ -114,14 +114,17 @@ Machine joined_machine(const JobSpec& spec, const Cluster& cluster, const HostsR
   return machine;
 }
 
+/// Probes the job's hosts and prints what each has and how fast their links are. With `name`, the links are stored as
+/// those of this machine.
 int show_hosts(const JobSpec& spec, bool as_json, const std::string& name) {
   if (!spec.launch.has_hosts())
     throw SpecError(spec.position("launch"), "launch.hosts", "the job names no hosts",
                     "set it in the job, or on the command line: launch.hosts='[a, b:4]'");
   const std::string file = name.empty() ? "" : machine_file(name);
   const Cluster cluster = several_hosts(spec);
-  const HostsReport report = hosts::probe_hosts(cluster, *hosts::transport_of(spec.launch), spec.launch.interface,
-                                                [](const std::string& line) { std::cerr << terminal_text(line) << std::endl; });
+  const HostsReport report =
+      hosts::probe_hosts(cluster, *hosts::transport_of(spec.launch), spec.launch.interface,
+                         [](const std::string& line) { std::cerr << terminal_text(line) << std::endl; });
   if (as_json) {
     std::cout << report_json(report);
   } else {

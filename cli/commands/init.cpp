@@ -121,6 +121,7 @@ std::string write_template_data(std::string_view text, const std::string& job) {
   return folder;
 }
 
+/// Writes the job of a template, a model folder or data, to a file or to stdout.
 int init(const InitArguments& options) {
   FolderJob made;
   const bool is_of_data = !options.data.empty() && options.task.empty();

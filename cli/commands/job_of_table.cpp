@@ -22,6 +22,8 @@ namespace {
 constexpr size_t kMostTargetClasses = 1 << 16;
 constexpr size_t kMostNumberClasses = 20;  ///< distinct integers that are classes unless the user says otherwise
 
+/// The column to predict: --target, else one named label, target, class or y, else the last one that a network can
+/// predict.
 const ColumnFacts& find_target(const std::vector<ColumnFacts>& facts, const UserData& data) {
   const auto is_target = [&](const ColumnFacts& one) { return one.column.name == data.target; };
   auto found = data.target.empty() ? facts.end() : std::find_if(facts.begin(), facts.end(), is_target);

@@ -84,6 +84,7 @@ void write_out(LogPrinter& printer) {
   std::cout.write(text.data(), static_cast<std::streamsize>(text.size())).flush();
 }
 
+/// Prints the chosen ranks' output, merged by time, until the run ends if --follow is given.
 int print(const LogsArguments& options) {
   const RunDirectory run = find_run(options.run, options.log_dir);
   const std::vector<int> ranks = chosen_ranks(options, run);

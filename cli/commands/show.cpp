@@ -69,6 +69,7 @@ JobSpec on_one_rank(JobSpec spec) {
   return spec;
 }
 
+/// Prints what was asked for: the resolved job, its model, graph or plan, or the program or weights of one rank.
 int show_job(const ShowArguments& options) {
   check_flags(options);
   JobSpec spec = options.job.load();

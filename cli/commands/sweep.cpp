@@ -213,6 +213,7 @@ SweepEnd run_chosen_trials(Sweep& sweep, const SweepArguments& options, const st
   return end;
 }
 
+/// Runs the trials: every combination of the values, random ones, or ones that earlier results suggest.
 int sweep(const SweepArguments& options) {
   if (!options.lr_range.empty()) return find_learning_rate(options);
   if (options.fields.empty())

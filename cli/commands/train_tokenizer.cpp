@@ -43,6 +43,7 @@ std::string config_text(const TrainTokenizerArguments& options) {
   return config.dump(2) + "\n";
 }
 
+/// Learns a byte-level BPE vocabulary from the documents, and writes tokenizer.json.
 int train_tokenizer(const TrainTokenizerArguments& options) {
   const auto least = static_cast<int64_t>(256 + options.special.size());
   if (options.vocabulary < least)

@@ -78,6 +78,7 @@ class Overrides {
     }
   }
 
+  /// Adds the completions of a field: its name, or the names of what it contains.
   void add_field(const Field& field, const std::string& name, const YamlNode* node) {
     switch (field.kind) {
       case FieldKind::section:

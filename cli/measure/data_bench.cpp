@@ -81,6 +81,7 @@ class Reader {
   std::vector<void*> to_;
 };
 
+/// Samples per second of `workers` threads that read for `seconds`, and the time of each stage.
 DataBenchRow bench_workers(const Dataset& set, Samples& samples, const JobSpec& job, int workers, double seconds) {
   DataBenchRow row;
   row.workers = workers;

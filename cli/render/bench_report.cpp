@@ -61,6 +61,7 @@ std::string attrs_text(const OpRequest& request) {
 /// Seconds per step beyond what the limits allow.
 double excess(const ModelOpResult& op) { return op.result ? op.seconds() * (1 - op.result->of_limit()) : 0; }
 
+/// A table of the kernels of a model, the one that loses the most time first.
 std::string model_text(const ModelResult& model) {
   std::vector<const ModelOpResult*> ops;
   for (const ModelOpResult& op : model.ops) ops.push_back(&op);

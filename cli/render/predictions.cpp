@@ -70,6 +70,7 @@ std::string render_estimate(const Json& r) {
          table.str() + "  parts of the critical path; concurrent work adds no time\n" + device_memory(e);
 }
 
+/// A table of the plans that the search tried: step time, memory, and why each was not chosen.
 std::string render_search(const Json& r, size_t width) {
   if (!r.contains("search")) return "";
   const Json& s = r["search"];

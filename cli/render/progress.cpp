@@ -75,6 +75,7 @@ std::string rate_text(double rate, const char* what) {
   return with_commas(static_cast<int64_t>(rate)) + " " + what + "/s";
 }
 
+/// The parts of the status line, with priorities: the line omits the largest numbers first if it is too narrow.
 std::vector<Segment> segments(const LiveStatus& status, const std::vector<float>& losses) {
   std::vector<Segment> all;
   if (status.state != "running" && status.state != "starting") all.push_back({status.state, 1});

@@ -34,6 +34,7 @@ std::string fill_of(const TensorDistance& each) {
 
 using Row = std::pair<std::string, std::string>;  // kind, tensor
 
+/// A map as SVG: a row per tensor, a column per compared step, and the distance as the color of the cell.
 std::string map_of(const RunDifference& found) {
   std::vector<Row> rows;
   std::map<Row, bool> differs;

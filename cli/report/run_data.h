@@ -23,13 +23,15 @@ namespace trainctl {
 
 nlohmann::ordered_json run_data(const RunDirectory& run);
 
-/// `plan`: the output of trainctl plan --json. `job`: YAML.
+/// The same for a job that was only planned. `plan`: the output of trainctl plan --json. `job`: YAML.
 nlohmann::ordered_json planned_data(nlohmann::ordered_json plan, const std::string& job);
 
-/// For two runs with fingerprints also "divergence": to_json(RunDifference) with "rows": [{"tensor": "gradient
-/// fc1.weight", "distances": one per step; 0: the same bits, -1: not a number, null: not compared}, …] in place of its
-/// tensors.
-/// {"trainctl": version, "written": seconds since 1970, "runs": [run_data(), …], "differences": differing_fields()}
+/// The data of a page: {"trainctl": version, "written": seconds since 1970, "runs": [run_data(), …], "differences":
+/// differing_fields()}.
+///
+/// If there are two runs, and both have fingerprints, it also has "divergence": to_json(RunDifference), whose tensors
+/// are replaced by "rows": [{"tensor": "gradient fc1.weight", "distances": one per step; 0: the same bits, -1: not a
+/// number, null: not compared}, …].
 nlohmann::ordered_json page_data(std::vector<nlohmann::ordered_json> runs, const std::string& version);
 
 }  // namespace trainctl

@@ -57,6 +57,7 @@ TrialFields lr_range_fields(const LrRange& range) {
           "validation=null"};
 }
 
+/// Smooths the losses by an exponential average, and ends the curve where the loss diverges.
 LrCurve lr_curve(const std::vector<double>& rates, const std::vector<double>& losses) {
   LrCurve curve;
   double mean = 0, weight = 0, lowest = INFINITY;

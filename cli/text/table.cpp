@@ -80,6 +80,7 @@ bool Table::has_last_below(const std::vector<size_t>& widths, size_t width) cons
   return others + widths.back() > width && others + kLeastLast > width;
 }
 
+/// The header and the rows, with the chosen columns and their widths in characters; wide cells are wrapped.
 std::string Table::columns(const std::vector<size_t>& shown, const std::vector<size_t>& widths, size_t indent,
                            size_t width) const {
   std::string text;

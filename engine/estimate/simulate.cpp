@@ -13,6 +13,7 @@
 #include "engine/compile/verify/verify.h"
 #include "engine/graph/counted_rows.h"
 #include "engine/machine/host_bus.h"
+#include "engine/plan/token_exchange.h"
 
 namespace trainctl {
 namespace {
@@ -341,8 +342,10 @@ class Simulator {
                                            !shares_launch(program, i)),
                         seconds_of_bus(now, machine_));
       }
-      case Opcode::collective:
-        return collective_time(machine_, now.collective, bytes, spread(at));
+      case Opcode::collective: {
+        const bool waits = machine_.kind == DeviceKind::cuda && now.attrs.flag(kHostReads);
+        return collective_time(machine_, now.collective, bytes, spread(at)) + Seconds{waits ? kSecondsOfHost : 0.0};
+      }
       case Opcode::load: {
         double bytes_loaded = 0;
         for (const Operand& operand : now.outputs) bytes_loaded += static_cast<double>(operand.bytes());

@@ -19,7 +19,7 @@ class ModelConfig;
 struct Finetune {
   FinetuneTask task = FinetuneTask::none;
   std::string data;        ///< the data set, as the job names it
-  std::string validation;  ///< the same of a validation; empty: none, or a part of the images
+  std::string validation;  ///< the validation data set, likewise; empty: none, or a part of the images
   int64_t classes = 0;     ///< classifier: their number; 0: as many as config.json has
 
   /// The job trains adapters of a decoder, whose rows may contain several texts.

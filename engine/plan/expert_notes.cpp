@@ -59,13 +59,14 @@ std::string expert_note(const Graph& graph, const Plan& plan, const CostModel& c
                                            .top_k = experts_per_token,
                                            .ranks = ranks,
                                            .capacity = call.capacity,
-                                           .counted = counts_tokens(cost.machine())});
+                                           .has_room_for_all = has_room_for_all(cost.machine())});
   // Without the block that a rank keeps.
-  const int64_t maximum = blocks.rows * (ranks - 1) * x.shape.back() * byte_size(x.dtype);
-  const auto expected = static_cast<int64_t>(static_cast<double>(maximum) * blocks.expected_share);
+  const int64_t row_bytes = x.shape.back() * byte_size(x.dtype), maximum = blocks.rows * (ranks - 1) * row_bytes;
+  const bool counted = moves_rows(blocks, row_bytes, cost, plan.mesh, exchange);
+  const auto expected = static_cast<int64_t>(static_cast<double>(maximum) * (counted ? blocks.expected_share : 1));
   text += fmt::format("; a token is sent to the ranks of its experts: a rank sends {} at most, expected {}",
                       format_bytes(maximum), format_bytes(expected));
-  if (!counts_tokens(cost.machine())) text += " (devices send whole blocks)";
+  if (!counted) text += " (as whole blocks, which is faster here than waiting for the numbers of rows)";
   return text;
 }
 

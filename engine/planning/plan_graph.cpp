@@ -45,7 +45,8 @@ void require_whole_parameters(const PlannedJob& job) {
     throw SpecError(job.spec.position(field), field,
                     (clips ? "clip_parameter_norm" : spec.type) + " needs whole parameters, but the plan cuts " +
                         job.graph.tensors[static_cast<size_t>(update.parameter)].name,
-                    "cut only the batch (parallel.mode: data_parallel), or choose adamw");
+                    fmt::format("cut only the batch (parallel.mode: data_parallel), or {}",
+                                clips ? "use clip_norm" : "choose adamw"));
   }
 }
 
@@ -75,6 +76,14 @@ std::string speeds_note(const JobSpec& spec, const std::vector<double>& speeds) 
       join(texts), spec.parallel.stage_config.empty() ? ", and layers in proportion" : "", spec.launch.machine);
 }
 
+std::string precision_note(const JobSpec& spec) {
+  constexpr const char* kSlower = "compute on fp32 copies, which is slower than precision: fp32";
+  if (spec.fp8)
+    return fmt::format("precision is fp8: CPU ranks round to the same 8-bit and bf16 numbers as GPUs, but {}", kSlower);
+  const char* const type = spec.precision == Precision::fp16 ? "fp16" : "bf16";
+  return fmt::format("precision is {0}: CPU ranks store {0} and {1}", type, kSlower);
+}
+
 }  // namespace
 
 void plan_graph(PlannedJob& job, PlanMemo& memo) {
@@ -86,15 +95,8 @@ void plan_graph(PlannedJob& job, PlanMemo& memo) {
   require_whole_blocks(job);
   fit_context_method(job, memo);
   job.plan.notes.insert(job.plan.notes.begin(), notes.begin(), notes.end());
-  if (job.spec.precision == Precision::fp16 && job.spec.launch.device == Device::cpu)
-    job.plan.notes.push_back(
-        "precision is fp16: CPU ranks store fp16 and compute on fp32 copies, which is slower than precision: fp32");
-  if (job.spec.precision == Precision::bf16 && job.spec.launch.device == Device::cpu)
-    job.plan.notes.push_back(job.spec.fp8
-                                 ? "precision is fp8: CPU ranks round to the same 8-bit and bf16 numbers as GPUs, but "
-                                   "compute on fp32 copies, which is slower than precision: fp32"
-                                 : "precision is bf16, which CPU ranks do not compute in: `run` refuses this job; set "
-                                   "precision: fp32, or launch.device: cuda");
+  if (job.spec.launch.device == Device::cpu && is_half(job.plan.compute_type()))
+    job.plan.notes.push_back(precision_note(job.spec));
   for (ServedTable& table : job.tables) job.plan.tables.push_back(find_table(job.graph, table));
   check_saves(job);
   repeat_collectives_to_fit(job);

@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/graph/counted_rows.h"
+#include "engine/graph/exchanged_bytes.h"
 
 namespace trainctl {
 
@@ -39,6 +41,15 @@ BoundMove bind_move(const Instruction& instruction, const Program& program, cons
     move.count /= size;
   }
   return move;
+}
+
+int64_t exchanged_block_bytes(const Instruction& instruction, const Program& program) {
+  if (!instruction.attrs.has(kExpectedShare) || instruction.attrs.has(kRowElements)) return 0;
+  const std::vector<int>& ranks = program.groups.at(static_cast<size_t>(instruction.group));
+  if (ranks.front() != program.rank) return 0;
+  const auto members = static_cast<int>(ranks.size());
+  const Operand& blocks = instruction.inputs.at(0);
+  return exchanged_bytes(Collective::all_to_all, members, num_elements(blocks.shape) / members, blocks.dtype);
 }
 
 void bind_operands(const Instruction& instruction, const Program& program, const RankMemory& memory, KernelCall& call) {

@@ -31,6 +31,10 @@ struct BoundMove {
 };
 BoundMove bind_move(const Instruction& instruction, const Program& program, const RankMemory& memory);
 
+/// The bytes that the members of a group send each other in an exchange of tokens that moves whole blocks; 0 for all
+/// other instructions, and at all members but the first.
+int64_t exchanged_block_bytes(const Instruction& instruction, const Program& program);
+
 /// Fills in operands, attributes, scalars and micro-batch of a kernel's call; the device adds the rest.
 void bind_operands(const Instruction& instruction, const Program& program, const RankMemory& memory, KernelCall& call);
 

@@ -67,6 +67,9 @@ class Communicator {
     (void)rows;
     all_to_all(group, in, out, count, dtype);
   }
+  /// Bytes that the members of a group have sent each other for an exchange of tokens without all_to_all_rows():
+  /// devices that communicate on their own, and whole blocks. Called at the group's first rank, for all members.
+  virtual void exchanged_tokens(int64_t bytes) { (void)bytes; }
   virtual void broadcast(int group, const void* in, void* out, int64_t count, DType dtype, int root) = 0;
   virtual void barrier(int group) = 0;
 

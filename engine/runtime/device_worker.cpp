@@ -37,6 +37,7 @@ class Workers final : public Communicator {
                        const CountedRows& rows) override {
     comm_.all_to_all_rows(group, in, out, count, dtype, rows);
   }
+  void exchanged_tokens(int64_t bytes) override { comm_.exchanged_tokens(bytes); }
   void broadcast(int group, const void* in, void* out, int64_t count, DType dtype, int root) override {
     comm_.broadcast(group, in, out, count, dtype, root);
   }

@@ -106,7 +106,7 @@ std::vector<StoredRange> stored_ranges(const Program& program) {
       continue;
     }
     const Bucket& bucket = program.buckets[static_cast<size_t>(v.bucket)];
-    if ((bucket.served && program.server < 0) || bucket.table) continue;  // pulled anew in each step
+    if ((bucket.served && program.server < 0) || bucket.table) continue;  // pulled again in each step
     check(bucket.optimizer_states.size() == bucket.optimizer_offsets.size(), "each state of an optimizer has a name");
     const int replica = bucket.outer_momentum_offset >= 0 ? program.replica : 0;  // frozen weights are the same
     const auto slot_of = [&](std::string_view slot, int of_replica) {

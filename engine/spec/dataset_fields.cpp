@@ -174,7 +174,7 @@ const Section& dataset_section() {
               .for_type({"text", "chat"}),
           field<&D::curriculum_noise>(
               "curriculum_noise",
-              "How far a row may move at random from its position by length, as a fraction of the set.")
+              "How far a row may randomly move from its place in the order by length, as a fraction of the set.")
               .at_least(0)
               .at_most(1)
               .for_type({"text", "chat"}),

@@ -162,7 +162,7 @@ const Section& parallel_section() {
               "estimated time."),
           make_field("recompute", FieldKind::patterns,
                      "Activation checkpointing: layers, by name or glob, that are computed again in the backward "
-                     "pass instead of storing their output."),
+                     "pass instead of storing their output. A name or glob after '!' excludes layers."),
           subsection<&P::optimizer_shard>("optimizer_shard", optimizer_shard_section(),
                                           "Shards optimizer state, gradients and weights over data-parallel ranks.")
               .shorthand("level"),

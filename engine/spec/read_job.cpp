@@ -257,9 +257,14 @@ class JobReader {
   void layer_patterns(const YamlNode& node, const std::string& path) {
     const std::vector<std::string> patterns = read_texts(node, path, "the name of a layer or a glob", problems_);
     if (problems_.touch(path) || !demand_few(node.pos, path, patterns.size(), problems_)) return;
+    if (!patterns.empty() && patterns[0].starts_with('!'))
+      problems_.add(node.is_list() ? node.items[0].pos : node.pos, node.is_list() ? at_index(path, 0) : path,
+                    "'" + patterns[0] + "' excludes layers, but no earlier pattern names any",
+                    "e.g. ['h.*', '!h.*.attn'], which names all layers of blocks h except attn");
     for (size_t i = 0; i < patterns.size(); ++i) {
       const std::string where = node.is_list() ? at_index(path, i) : path;
-      references_.demand_match(patterns[i], node.is_list() ? node.items[i].pos : node.pos, where);
+      const std::string named = patterns[i].substr(patterns[i].starts_with('!') ? 1 : 0);  // '!' excludes layers
+      references_.demand_match(named, node.is_list() ? node.items[i].pos : node.pos, where);
       if (path == "parallel.recompute")
         job_.parallel.recompute.push_back({patterns[i], where});
       else

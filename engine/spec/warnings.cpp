@@ -1,4 +1,4 @@
-// Warns about jobs that run, but are probably not meant so: one function per rule.
+// Warns about jobs that run, but probably do not do what was intended: one function per rule.
 #include "engine/spec/warnings.h"
 
 #include <algorithm>

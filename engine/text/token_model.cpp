@@ -41,6 +41,8 @@ class WordPiece final : public TokenModel {
   }
 
  private:
+  /// Appends the tokens of a word, always the longest one that the rest of the word begins with. Returns false if some
+  /// rest begins with no token, or the word is too long; some tokens may then have been appended.
   bool append_parts(std::string_view word, std::vector<int32_t>& to) const {
     if (static_cast<int64_t>(to_utf32(word).size()) > longest_) return false;
     std::string part;

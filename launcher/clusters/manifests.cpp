@@ -185,6 +185,7 @@ nlohmann::ordered_json labels(const std::string& name, const KubernetesSpec& spe
   return all;
 }
 
+/// The manifests for kubectl: a config map or secret with the job, a service, and the pods.
 std::vector<Manifest> kubernetes_manifests(const JobSpec& job, const ManifestOptions& options,
                                            const Template& text_of) {
   const KubernetesSpec& spec = job.launch.kubernetes;
@@ -237,6 +238,7 @@ std::vector<Manifest> kubernetes_manifests(const JobSpec& job, const ManifestOpt
   return files;
 }
 
+/// The file for docker compose: a service per pod.
 std::vector<Manifest> compose_manifests(const JobSpec& job, const ManifestOptions& options, const Template& text_of) {
   const KubernetesSpec& spec = job.launch.kubernetes;
   const std::string name = name_of_pods(job.name);

@@ -64,6 +64,8 @@ std::string pbs_options(const JobSpec& job) {
   return in_lines(lines);
 }
 
+/// The #BSUB lines, without those that the user's own options contain. `stop_minutes`: how long before its time limit
+/// the job is asked to stop.
 std::string lsf_options(const JobSpec& job, int stop_minutes) {
   const QueueSpec& queue = job.launch.lsf;
   const int per_host = ranks_per_host(job, queue.nodes);

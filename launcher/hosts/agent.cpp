@@ -266,6 +266,7 @@ class Agent : public LogSink, public RankProgram {
     return cluster;
   }
 
+  /// Prepares the run that the launcher sent: its folder and files, the binding to cores, and the limits.
   void make_ranks(const Json& json) {
     Cluster cluster = cluster_of(json);
     const int run = json.at("run").get<int>();
@@ -344,6 +345,7 @@ class Agent : public LogSink, public RankProgram {
     ranks_->start(*place, static_cast<int>(attempt_));
   }
 
+  /// The command of a rank, with the placeholders filled in for this host.
   ProcessCommand command_of(int rank, const Json& json) const {
     ProcessCommand command;
     const auto filled = [&](const std::string& text) {

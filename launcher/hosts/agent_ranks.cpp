@@ -149,6 +149,8 @@ void AgentRanks::handle(Host& host, Message& message) {
   }
 }
 
+/// Handles one message of a host's agent. Messages of an earlier attempt, and of ranks that are not on that host, are
+/// ignored.
 void AgentRanks::carry_out(Host& host, Message& message) {
   const bool is_of_rank = std::find(host.ranks.begin(), host.ranks.end(), message.rank) != host.ranks.end();
   const bool is_old = message.attempt != attempt_;

@@ -156,6 +156,8 @@ int connect_to(const std::string& address, uint16_t port) {
   return -1;
 }
 
+/// Measures the link to a host: its latency, half of the median round trip in seconds, and its bandwidth in bytes per
+/// second over several large blocks; or the fault.
 Json measured_link_to(const std::string& name, const std::string& address, uint16_t port) {
   Json link = {{"to", name}};
   const int fd = connect_to(address, port);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fine-tuning, long sequences, mixtures of experts and images: one training step on GPUs compared with PyTorch, alternating in one run.
 
-  beside_torch.py TRAINCTL PART …      lora qlora vit unet context experts
+  beside_torch.py TRAINCTL PART …      lora qlora vit unet context experts experts_balanced
   --rounds N     how often each side starts (default: 2); --only trainctl | torch
   --tiny         tiny sizes, to try the program on a CPU
   --size N=V     a size of both sides, for example layers=12 where 16 layers of the mixture (100 GiB per GPU) do not fit
@@ -24,6 +24,7 @@ import tempfile
 here = pathlib.Path(__file__).resolve().parent
 root = here.parent.parent
 KEEP = "parallel.recompute=[]"
+SPEED = 0.0005  # of the biases that balance experts
 ALONE = ["launch.ranks=1", "parallel={mode: stand_alone, recompute: []}"]
 LLAMA = dict(layers=4, heads=32, kv_heads=8, d=4096, hidden=14336, length=32768, vocab=32000)
 QWEN = dict(layers=16, heads=32, kv_heads=4, head=128, d=2048, hidden=768, experts=128, top_k=8, length=4096, vocab=151936)
@@ -54,14 +55,14 @@ def unet(width, size, batch):
 class Part:
     """trainctl's words, with %d where the number of steps is; sizes of the peer, and the variables of its variants; what a step computes."""
 
-    def __init__(self, ours, peer, sizes, units, steps, ranks=1, unit="tokens", variants=({},)):
+    def __init__(self, ours, peer, sizes, units, steps, ranks=1, unit="tokens", variants=({},), warm=4):
         self.ours, self.peer, self.sizes, self.units, self.steps, self.ranks, self.unit = ours, peer, sizes, units, steps, ranks, unit
-        self.variants = variants
+        self.variants, self.warm = variants, warm
 
 
-def language(job, peer, sizes, steps, ranks, *more, variants=({},)):
+def language(job, peer, sizes, steps, ranks, *more, variants=({},), warm=4):
     words = [job, *variables(sizes), "train={steps: %d, log_every: 1, checkpoint: none}", f"launch.ranks={ranks}", "launch.device=cuda", *more]
-    return Part(words, peer, sizes, sizes["batch"] * sizes["length"], steps, ranks, variants=variants)
+    return Part(words, peer, sizes, sizes["batch"] * sizes["length"], steps, ranks, variants=variants, warm=warm)
 
 
 def parts(tiny, folder, given):
@@ -81,6 +82,10 @@ def parts(tiny, folder, given):
                             variants=({}, {"BACKEND": "cudnn"})),
         "experts": language("tests/bench/jobs/qwen_moe.yaml", "experts", mixed, 10, 2, "parallel={mode: semi_auto_parallel, expert: 2, recompute: []}",
                             "modules.block.moe.capacity=1.5"),
+        # Biases balance the loads in the first half of the steps, which is not measured.
+        "experts_balanced": language("tests/bench/jobs/qwen_moe.yaml", "experts", mixed, 40, 2, "parallel={mode: semi_auto_parallel, expert: 2, recompute: []}",
+                                     "modules.block.moe.capacity=1.5", f"modules.block.moe.router={{score: softmax, normalize: true, balance: bias, bias_speed: {SPEED}, aux_loss: 0.001}}",
+                                     variants=({"BALANCED": str(SPEED)},), warm=20),
     }
     if folder:
         found["qlora"] = language("tests/bench/jobs/llama_lora.yaml", None, lora, 12, 1, KEEP, "train.frozen_type=nf4", f"weights={{from: {folder}, map: auto}}")
@@ -125,13 +130,15 @@ def trainctl(a, part):
     steps = [row["seconds"] * 1e3 for row in rows if "step" in row and "seconds" in row]
     arena = max(kind["arena_bytes"] for kind in plan["rank_classes"]) / 2**30
     losses = [row["loss"] for row in rows if row.get("loss") is not None]
+    for row in [row for row in rows if row.get("kind") == "loads"][-1:]:
+        print(f"loads of experts at the end: {row['min_load']:.2f} to {row['max_load']:.2f} times the mean", flush=True)
     return steps[len(steps) // 2:-1], arena, seen.gib, losses, plan["headline"]["flops_per_step"]
 
 
 def torch(a, part, variant):
     sizes = {("features" if name == "d" else name): value for name, value in part.sizes.items()}
     words = [str(here / "peers_torch.py"), part.peer, *(word for name, value in sizes.items() for word in (f"--{name}", str(value)))]
-    words += ["--warm", "2", "--steps", "2"] if a.tiny else ["--warm", "4", "--steps", str(max(6, part.steps // 2))]
+    words += ["--warm", "2", "--steps", "2"] if a.tiny else ["--warm", str(part.warm), "--steps", str(max(6, part.steps // 2))]
     start = [a.python] if part.ranks == 1 else [a.python, "-m", "torch.distributed.run", "--nproc-per-node", str(part.ranks), "--master-port", "29517"]
     return json.loads(sh([*start, *words], timeout=a.limit, env={**os.environ, **variant}).strip().splitlines()[-1])
 
@@ -154,7 +161,8 @@ def compare(a, name, part):
         if a.only != "trainctl" and part.peer:
             for variant, measured in zip(part.variants, peers):
                 measured.append(torch(a, part, variant))
-                print(f"{name}: PyTorch {variant or ''} {measured[-1]['ms']:.2f} ms in this round", flush=True)
+                load = f", largest load {measured[-1]['max_load']:.2f} times the mean" if "max_load" in measured[-1] else ""
+                print(f"{name}: PyTorch {variant or ''} {measured[-1]['ms']:.2f} ms in this round{load}", flush=True)
     if steps:
         row(name, "trainctl", statistics.median(steps), min(steps), max(steps), part, f"{arena:.1f} GiB, {seen:.1f} in use{rate(statistics.median(steps))}")
     for variant, measured in zip(part.variants, peers):

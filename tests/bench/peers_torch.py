@@ -7,7 +7,8 @@
   peers_torch.py unet      the network of configs/cookbook/unet.yaml, channels last
   torchrun --nproc-per-node 2 peers_torch.py context    a Llama under FSDP2 and torch's context_parallel; halves of blocks compiled;
                            with BACKEND=cudnn by cuDNN's attention, otherwise by flash attention
-  torchrun --nproc-per-node 2 peers_torch.py experts    a mixture of experts as in torchtitan: grouped_mm, all_to_all of rows, one all_reduce
+  torchrun --nproc-per-node 2 peers_torch.py experts    a mixture of experts as in torchtitan: grouped_mm, all_to_all of rows, one all_reduce; with
+                           BALANCED=SPEED each expert has a bias that balances its load, as in DeepSeek-V3
 
 --NAME VALUE sets a size. Rank 0 prints one line of JSON: the median of the steps in ms, the fastest, the slowest, and GiB of memory."""
 
@@ -40,8 +41,8 @@ def synchronize():
         torch.cuda.synchronize()
 
 
-def measure(step, warm, steps):
-    """Steps run without a wait between them on the host's side; their times are those between events on the GPU."""
+def measure(step, warm, steps, more=dict):
+    """Steps run without a wait between them on the host's side; their times are those between events on the GPU. more() is printed too."""
     for _ in range(warm):
         step()
     synchronize()
@@ -61,7 +62,7 @@ def measure(step, warm, steps):
             ms.append(1e3 * (time.perf_counter() - began))
     memory = torch.cuda.max_memory_allocated() / 2**30 if CUDA else 0
     if RANK == 0:
-        print(json.dumps(dict(ms=statistics.median(ms), low=min(ms), high=max(ms), memory=memory)), flush=True)
+        print(json.dumps(dict(ms=statistics.median(ms), low=min(ms), high=max(ms), memory=memory, **more())), flush=True)
 
 
 def tokens(c, batch=None):
@@ -293,6 +294,7 @@ class MixedBlock(nn.Module):
         self.c, self.here = c, c.experts // RANKS
         self.before, self.proj = Before(c, c.head, repeat=False), nn.Linear(c.heads * c.head, c.features, bias=False)
         self.norm, self.router = nn.RMSNorm(c.features, 1e-6), nn.Linear(c.features, c.experts, bias=False)
+        self.register_buffer("bias", torch.zeros(c.experts))
         self.up = nn.Parameter(0.02 * torch.randn(self.here, 2 * c.hidden, c.features))
         self.down = nn.Parameter(0.02 * torch.randn(self.here, c.features, c.hidden))
         self.attend, self.fused = torch.compile(self.attend), torch.compile(self.fused, dynamic=True)
@@ -304,7 +306,8 @@ class MixedBlock(nn.Module):
         x = x + self.proj(y.transpose(1, 2).flatten(2))
         y = self.norm(x).to(HALF).flatten(0, 1)
         p = self.router(y).float().softmax(-1)
-        weights, ids = p.topk(c.top_k, -1)
+        ids = (p + self.bias).topk(c.top_k, -1).indices
+        weights = p.gather(-1, ids)
         weights = weights / weights.sum(-1, keepdim=True)
         order = ids.flatten().argsort(stable=True)
         counts = (ids.unsqueeze(-1) == torch.arange(c.experts, device=ids.device)).sum((0, 1))
@@ -321,6 +324,7 @@ class MixedBlock(nn.Module):
 
     def forward(self, x, cos, sin):
         x, rows, weights, order, counts, balance = self.attend(x, cos, sin)
+        self.load = counts
         received = torch.empty_like(counts)
         dist.all_to_all_single(received, counts)
         sent, by_rank = torch.stack([counts.view(RANKS, -1).sum(1), received.view(RANKS, -1).sum(1)]).tolist()
@@ -346,6 +350,7 @@ def experts(c, warm, steps):
     optimizer = torch.optim.AdamW(parameters, lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=CUDA)
     cos, sin = angles(c.length, c.head, 1e6)
     ids, labels = tokens(c, c.batch // RANKS)
+    speed, loads = float(os.environ.get("BALANCED", 0)), torch.ones(c.layers, c.experts, device=DEVICE)
 
     def step():
         with torch.autocast(DEVICE.type, HALF):
@@ -361,8 +366,13 @@ def experts(c, warm, steps):
         torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        loads.copy_(torch.stack([block.load for block in blocks]))
+        if speed:
+            dist.all_reduce(loads)
+            for block, sign in zip(blocks, (loads.mean(-1, keepdim=True) - loads).sign()):
+                block.bias.add_(sign, alpha=speed)
 
-    measure(step, warm, steps)
+    measure(step, warm, steps, lambda: dict(max_load=(loads.amax(-1) / loads.mean(-1)).mean().item()))
 
 
 def main():

@@ -1,6 +1,8 @@
 // Programs of ranks that exchange tokens for their experts.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <memory>
 #include <string>
 
 #include "engine/compile/compile.h"
@@ -43,6 +45,24 @@ TEST_CASE("tokens, their gradients and the results are exchanged, and only the r
     CHECK(n.all == 2 * (4 + 3));
     CHECK(n.counted == 2 * (3 + 3));
     CHECK(n.reversed == 2 * (1 + 2));
+  }
+}
+
+TEST_CASE(
+    "on GPUs rows are counted between slow links, and the host reads the counts, and else whole blocks are sent") {
+  Machine slow = *find_machine("h100x8");
+  for (LinkLevel& level : slow.links) level.bandwidth = {1e6};
+  const Job j = exchanging({"launch.device=cuda"});
+  for (const bool is_slow : {true, false}) {
+    const CostModel cost(std::make_shared<const Machine>(is_slow ? slow : *find_machine("h100x8")), Precision::fp32);
+    for (const Program& p : compile_all(j.graph, j.plan, cost)) {
+      const TokenExchanges n = token_exchanges_of(p);
+      CHECK(n.all == 2 * (4 + 3));
+      CHECK(n.counted == (is_slow ? 2 * (3 + 3) : 0));
+      const auto read = std::count_if(p.instructions.begin(), p.instructions.end(),
+                                      [](const Instruction& i) { return i.attrs.flag(kHostReads); });
+      CHECK(read == (is_slow ? 2 : 0));
+    }
   }
 }
 

@@ -1,9 +1,6 @@
 // tests/random_jobs runs its jobs on emulated GPUs through this case: one process per job, which forks one per rank.
 #include <doctest/doctest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -15,8 +12,8 @@
 #include "engine/spec/parse.h"
 #include "engine/train/data/read_and_plan.h"
 #include "engine/train/trainer/trainer.h"
+#include "tests/cuda_emulator/forked_ranks.h"
 #include "tests/skip.h"
-#include "tools/cuda_emulator/nccl.h"
 
 using namespace trainctl;
 
@@ -44,19 +41,6 @@ void train(const Ranks& ranks, int rank) {
   while (const std::optional<StepReport> report = trainer.run_step()) {
     out << "{\"run_step\": " << report->run_step << ", \"loss\": \"" << report->loss << "\"}\n";
   }
-  emulator::flush_links();
-}
-
-/// Returns the exit code.
-int run_rank(const Ranks& ranks, int rank) {
-  try {
-    emulator::become_rank(rank);
-    train(ranks, rank);
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
-    return 1;
-  }
 }
 
 }  // namespace
@@ -64,7 +48,6 @@ int run_rank(const Ranks& ranks, int rank) {
 TEST_CASE("the job of the file TRAINCTL_JOB writes its losses to the file TRAINCTL_LOSSES") {
   const char *job = std::getenv("TRAINCTL_JOB"), *losses = std::getenv("TRAINCTL_LOSSES");
   if (job == nullptr || losses == nullptr) return skip_test("TRAINCTL_JOB and TRAINCTL_LOSSES are not set");
-  setenv("NCCL_P2P_DISABLE", "1", 1);  // a process has no memory of others' emulated GPUs
   std::ifstream file(job);
   REQUIRE(file.good());
   Ranks ranks{plan_job(parse_job(std::string{std::istreambuf_iterator<char>(file), {}}, job, {})), {}, {}, losses};
@@ -72,22 +55,9 @@ TEST_CASE("the job of the file TRAINCTL_JOB writes its losses to the file TRAINC
   std::vector<int64_t> arena_bytes;
   for (const Program& program : ranks.programs) arena_bytes.push_back(program.arena_bytes);
   ranks.memory = SharedMemory::create(arena_bytes);
-  const int count = static_cast<int>(ranks.programs.size());
-  emulator::open_links(count);
-  for (int rank = 0; rank < count; ++rank) {
-    const pid_t child = fork();
-    REQUIRE(child >= 0);
-    if (child == 0) {
-      const int code = run_rank(ranks, rank);
-      std::fflush(nullptr);
-      _exit(code);
-    }
-  }
-  emulator::close_links();
-  for (int rank = 0; rank < count; ++rank) {
-    int status = 0;
-    REQUIRE(wait(&status) > 0);
-    CHECK(WIFEXITED(status));
-    CHECK(WEXITSTATUS(status) == 0);
-  }
+  const auto run = [&](int rank) {
+    train(ranks, rank);
+    return 0;
+  };
+  for (const int code : run_forked(static_cast<int>(ranks.programs.size()), run)) CHECK(code == 0);
 }

@@ -111,13 +111,13 @@ TEST_CASE("a weight gradient that cuDNN computes only in bf16 is converted to f3
   }
 }
 
-TEST_CASE("convolutions in f16 have the same results, whole, in slices and padded") {
-  for (const LibraryRules& rules : {LibraryRules{}, {.channel_unit = 8, .most_images = 1}, {.wide_gradients = false}}) {
+TEST_CASE("convolutions in f16 have the same results, whole and in slices") {
+  const CaseRun run{cuda_device(), DType::f16};
+  for (const LibraryRules& rules : {LibraryRules{}, LibraryRules{.most_images = 1}}) {
     const With with(rules);
-    const CaseRun run{cuda_device(), DType::f16};
     for (const OpCase& row : convolutions()) check_as_on(cpu_device(), row, run);
-    for (const OpCase& row : larger_convolutions()) check_as_on(cpu_device(), row, run);
   }
+  check_as_on(cpu_device(), larger_convolutions().back(), run);
 }
 
 TEST_CASE("slices are padded too, with the same results") {

@@ -18,9 +18,9 @@ from elastic_cases import elastic, elastic_rank, elastic_saved, elastic_within_h
 from failure_cases import cut_cable, cut_for_good, killed_agent, killed_launcher, killed_rank, parted, restarted
 from run_cases import changed_key, checked_first, copied, interrupted, plugins, program, same_numbers, uneven_hosts, unreached
 from scene import Scene
-from training_cases import audited, local_steps, saved_and_resumed, saved_by_signal, straggler
+from training_cases import audited, experts, local_steps, saved_and_resumed, saved_by_signal, straggler
 
-CASES = [same_numbers, unreached, parted, parted_elastic, uneven_hosts, saved_and_resumed, saved_by_signal, restarted, elastic, elastic_saved, elastic_within_host, elastic_rank, audited, straggler, local_steps, local_steps_elastic, too_few, checked_first, copied, plugins, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
+CASES = [same_numbers, unreached, parted, parted_elastic, uneven_hosts, saved_and_resumed, saved_by_signal, restarted, elastic, elastic_saved, elastic_within_host, elastic_rank, audited, experts, straggler, local_steps, local_steps_elastic, too_few, checked_first, copied, plugins, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
 
 
 def main():

@@ -24,14 +24,14 @@ class Scene:
         self.network, self.trainctl, self.runs, self.times = hosts, trainctl, 0, times
         self.process = None  # of the run that start() began last
 
-    def words(self, fields):
+    def words(self, fields, job=JOB):
         self.runs += 1
         self.logs = self.network.own / f"logs.{self.runs}"
         saves = "" if "train.checkpoint" in fields else "train.checkpoint=null"
-        return f"{self.trainctl} run {JOB} {saves} launch.log_dir={self.logs} {fields}"
+        return f"{self.trainctl} run {job} {saves} launch.log_dir={self.logs} {fields}"
 
-    def run(self, fields):
-        return self.network.run(self.words(fields), timeout=network.PATIENCE)
+    def run(self, fields, job=JOB):
+        return self.network.run(self.words(fields, job), timeout=network.PATIENCE)
 
     def start(self, fields):
         """A long run that has done some steps."""

@@ -6,7 +6,7 @@ import signal
 import subprocess
 
 from network import eventually
-from scene import FOUR, ONE_RANK, checkpoints, require, require_said, stop, worst_difference
+from scene import FOUR, ONE_RANK, ROOT, checkpoints, require, require_said, stop, worst_difference
 
 
 def saved_and_resumed(scene):
@@ -46,6 +46,27 @@ def saved_by_signal(scene):
     require(len(checkpoints(scene)) == 2, f"the last state is saved too: {checkpoints(scene)}")
     scene.require_nothing_left()
     return f"after step {saved[0]}, and at the end after {checkpoints(scene)[-1]}"
+
+
+def experts(scene):
+    """Tokens that go to experts on other hosts: the losses of one rank, and only the rows that exist are sent."""
+    job, steps = f"{ROOT}/tests/jobs/moe.yaml", 20
+    one = scene.run(f"train.steps={steps}", job)
+    require(one.returncode == 0, one.stdout + one.stderr)
+    expected, said = scene.losses(), []
+    for hosts in ("[a:2, b:2]", "[a:1, b:3]"):
+        run = scene.run(f"launch.hosts='{hosts}' launch.ranks=4 parallel.mode=semi_auto_parallel parallel.expert=4 "
+                        f"parallel.expert_method=all_to_all train.steps={steps}", job)
+        require(run.returncode == 0, run.stdout + run.stderr)
+        worst = worst_difference(scene.losses(), expected)
+        require(worst < 1e-5, f"losses differ by {worst:.2g}")
+        outcome = json.loads((scene.logs / "1/outcome.json").read_text())
+        tokens, traffic = outcome["token_exchange"], outcome["traffic"]
+        require(0.7 * tokens["expected_bytes"] < tokens["bytes"] < min(1.3 * tokens["expected_bytes"], tokens["most_bytes"]), f"{tokens}")
+        for where in ("within", "between"):
+            require(0.8 * traffic[f"planned_{where}"] < traffic[where] < 1.2 * traffic[f"planned_{where}"], f"{traffic}")
+        said.append(f"{tokens['bytes']:,} bytes of tokens on {hosts}, {tokens['expected_bytes']:,} expected")
+    return "; ".join(said)
 
 
 def audited(scene):

@@ -91,6 +91,8 @@ struct UpdatedParameter {
     return out;
   }
 
+  /// One update by an optimizer that needs sums over the parameter (adafactor): sums, states, norms, then the update
+  /// itself. `given`: the gradient and the squared norm.
   void update_with_sums(const std::vector<TensorArg>& given, Attrs attrs, const StepScalars& scalars) {
     const ParameterSums& def = *optimizer.def.sums;
     Ints place{0, 0, 1, kUpdatedWeights, kUpdatedWeights, 0};

@@ -53,6 +53,7 @@ struct NamedRow {
   Doubles x;
 };
 
+/// Rows of n numbers of `type`, by what is special about them.
 std::vector<NamedRow> far_rows(int64_t n, DType type) {
   const double most = type == DType::f32 ? double{std::numeric_limits<float>::max()} : 0x1.fep127, none = INFINITY;
   const auto row = [&](auto f) {
@@ -130,6 +131,7 @@ void check_near(const Doubles& got, const Doubles& expected, double least, doubl
 
 double tolerance(DType type) { return type == DType::f32 ? 1e-5 : 1e-2; }
 
+/// softmax and its gradient of kRows equal rows x, or of equal columns, against double.
 void check_softmax(const CaseDevice& device, DType type, const Doubles& x, const Doubles& dy, bool columns) {
   const auto n = static_cast<int64_t>(x.size());
   const Shape shape = columns ? Shape{n, kRows} : Shape{kRows, n};
@@ -157,6 +159,7 @@ void check_softmax(const CaseDevice& device, DType type, const Doubles& x, const
   check_near(grad.values(), tensor(dx), likeliest, tolerance(type));
 }
 
+/// The loss and its gradient of logits that are x in each row, for the first, a middle and the last class as label.
 void check_loss(const CaseDevice& device, DType type, const Doubles& x) {
   const auto n = static_cast<int64_t>(x.size());
   const Doubles labels = {0, static_cast<double>(n / 2), static_cast<double>(n - 1)}, y = softmax_of(x);
@@ -207,6 +210,7 @@ void append(Doubles& all, const Operand& more) {
   all.insert(all.end(), values.begin(), values.end());
 }
 
+/// softmax of a row that kParts ranks share: statistics of each part, then the parts of the result.
 void check_softmax_in_parts(const CaseDevice& device, DType type, const Doubles& x) {
   const auto n = static_cast<int64_t>(x.size());
   const Doubles y = softmax_of(x);
@@ -234,6 +238,7 @@ void check_softmax_in_parts(const CaseDevice& device, DType type, const Doubles&
   check_near(got, y, 0, tolerance(type));
 }
 
+/// The loss of a row whose classes kParts ranks share.
 void check_loss_in_parts(const CaseDevice& device, DType type, const Doubles& x) {
   const auto n = static_cast<int64_t>(x.size());
   const Doubles y = softmax_of(x);

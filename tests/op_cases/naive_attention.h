@@ -93,6 +93,7 @@ inline double factor_of_dropout(const NaiveHeads& n, const Attrs& attrs, int64_t
   return kept ? 1 / (1 - p) : 0;
 }
 
+/// out [b, t, heads * e] and the log-sum-exp of each row [b, g, r, t], row by row.
 inline Outputs attention(const Inputs& in, const Attrs& attrs) {
   const NaiveHeads n(in, attrs);
   const int64_t batch = in[0].shape[0], heads = n.g * n.r;

@@ -23,6 +23,7 @@ KernelCase OptimizerCall::kernel_case(const char* kernel, const std::vector<Case
   return call;
 }
 
+/// All combinations of sizes and settings that change how a kernel runs.
 std::vector<OptimizerCall> optimizer_calls() {
   std::vector<OptimizerCall> calls;
   for (const int64_t n : {1, 7, 37, 4096, 70001}) {

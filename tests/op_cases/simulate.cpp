@@ -53,6 +53,7 @@ struct Slice {
   }
 };
 
+/// A rank's part of a tensor, in memory that is filled with NaN.
 Slice make_slice(const Tensor& tensor, const TensorRule& rule, const Layer& layer, const Cuts& cuts, int rank) {
   const std::vector<int> at = coordinates(rank, cuts);
   Slice slice;
@@ -242,6 +243,7 @@ Slice gathered_statistics(const Graph& graph, const Node& node, const Cuts& cuts
   return gathered;
 }
 
+/// Runs a node on all ranks of a simulated mesh and adds up their outputs.
 void run_node(const Graph& graph, const Node& node, const Cuts& cuts, Values& values, const RunOptions& options) {
   const Layer& layer = graph.layers[node.layer];
   const unsigned updates = get_op(node.op).kernel.updates_input;

@@ -57,10 +57,12 @@ TEST_CASE("the gradient in one pass covers all kv heads, in launches whose sums 
     for (const int64_t t : {1, 4096, 8192}) {
       for (const int64_t r : {1, 4, 6}) {
         for (const bool causal : {false, true}) {
-          const AttentionSize n{.b = b, .t = t, .s = t, .g = 8, .r = r, .d = 128, .e = 128};
+          const int64_t d = b == 3 ? 64 : 128;
+          const AttentionSize n{.b = b, .t = t, .s = t, .g = 8, .r = r, .d = d, .e = d};
           REQUIRE(one_pass_takes(n));
           const OnePassMemory memory(n, causal);
           CHECK(memory.launches() * memory.groups >= n.b * n.g);
+          CHECK((memory.parts > 1 || memory.sums_bytes() == memory.groups * r * memory.tiles * 64 * d * 4));
           CHECK((memory.launches() - 1) * memory.groups < n.b * n.g);
           CHECK((memory.groups == 1 || memory.sums_bytes() <= kMostGradWorkspace));
           CHECK(n.r % memory.parts == 0);
@@ -123,40 +125,73 @@ bool ends(const attention::OnePassSchedule& schedule, const std::vector<attentio
 
 }  // namespace
 
+namespace {
+
+using attention::OnePassSchedule;
+
+/// Schedules for each size, mask and window.
+std::vector<OnePassSchedule> schedules() {
+  std::vector<OnePassSchedule> found;
+  for (const auto& [t, s, first_row] : std::vector<std::array<int64_t, 3>>{{64, 128, 0},
+                                                                           {1000, 1000, 0},
+                                                                           {513, 2048, 1535},
+                                                                           {2048, 513, 0},
+                                                                           {8192, 8192, 0},
+                                                                           {4096, 16384, 8192},
+                                                                           {65, 30000, 40000}}) {
+    for (const bool causal : {false, true}) {
+      for (const int window : {0, 1, 64, 100, 129, 5000}) {
+        if (window > 0 && (!causal || first_row + t > s)) continue;
+        const AttentionSize n{.b = 1, .t = t, .s = s, .g = 2, .r = 3, .d = 128, .e = 128};
+        const OnePassMemory memory(n, causal);
+        found.push_back({static_cast<int>(memory.tiles), static_cast<int>(memory.blocks),
+                         static_cast<int>(memory.columns), static_cast<int>(first_row), causal,
+                         static_cast<int>(n.r / memory.parts), window});
+      }
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("a schedule has a step for each pair of a tile and a block that see each other, and no other") {
+  for (const OnePassSchedule& schedule : schedules()) {
+    int wrong = 0;
+    for (int tile = 0; tile < schedule.tiles; ++tile) {
+      const int row = schedule.first_row + tile * kOnePassRows, last_row = row + kOnePassRows - 1;
+      for (int block = 0; block < schedule.blocks; ++block) {
+        const int key = block * kOnePassKeys, last_key = key + kOnePassKeys - 1;
+        const bool sees =
+            !schedule.causal || (key <= last_row && (schedule.window == 0 || last_key + schedule.window > row));
+        const bool hides = schedule.window > 0 && key + schedule.window <= last_row;
+        wrong += sees != (block >= schedule.first_seen(tile) && block < schedule.seen_end(tile));
+        wrong += sees != (tile >= schedule.first(block) && tile < schedule.end(block));
+        wrong += sees && hides != (tile >= schedule.hides_from(block));
+      }
+    }
+    CHECK(wrong == 0);
+  }
+}
+
 TEST_CASE("blocks of keys never wait for each other in a circle") {
-  for (const bool causal : {false, true}) {
-    for (const auto& [t, s, first_row] : std::vector<std::array<int64_t, 3>>{{64, 128, 0},
-                                                                             {1000, 1000, 0},
-                                                                             {513, 2048, 1535},
-                                                                             {2048, 513, 0},
-                                                                             {8192, 8192, 0},
-                                                                             {4096, 16384, 8192},
-                                                                             {65, 30000, 40000}}) {
-      const AttentionSize n{.b = 1, .t = t, .s = s, .g = 2, .r = 3, .d = 128, .e = 128};
-      const OnePassMemory memory(n, causal);
-      const attention::OnePassSchedule schedule{static_cast<int>(memory.tiles),
-                                                static_cast<int>(memory.blocks),
-                                                static_cast<int>(memory.columns),
-                                                static_cast<int>(first_row),
-                                                causal,
-                                                static_cast<int>(n.r / memory.parts)};
-      std::vector<attention::Step> steps(static_cast<size_t>(memory.steps()), {-1, -1});
-      int taken = 0;
-      for (int head = 0; head < schedule.heads; ++head) {
-        for (int tile = 0; tile < schedule.tiles; ++tile) {
-          std::vector<int> times;
-          for (int block = 0; block < schedule.seeing(tile); ++block) times.push_back(schedule.time(block, head, tile));
-          const int seeing = static_cast<int>(times.size());
-          for (int block = 0; block < seeing; ++block) {
-            attention::Step& step = steps.at(static_cast<size_t>(schedule.step_at(block, head, tile)));
-            taken += step.tile >= 0;
-            step = {tile, attention::OnePassSchedule::turn(times.data(), seeing, block)};
-          }
+  for (const OnePassSchedule& schedule : schedules()) {
+    std::vector<attention::Step> steps(static_cast<size_t>(schedule.steps_at(schedule.columns, 0)), {-1, -1});
+    int taken = 0;
+    for (int head = 0; head < schedule.heads; ++head) {
+      for (int tile = 0; tile < schedule.tiles; ++tile) {
+        const int first = schedule.first_seen(tile), count = schedule.seen_end(tile) - first;
+        std::vector<int> times;
+        for (int i = 0; i < count; ++i) times.push_back(schedule.time(first + i, head, tile));
+        for (int i = 0; i < count; ++i) {
+          attention::Step& step = steps.at(static_cast<size_t>(schedule.step_at(first + i, head, tile)));
+          taken += step.tile >= 0;
+          step = {tile, OnePassSchedule::turn(times.data(), count, i)};
         }
       }
-      CHECK(taken == 0);  // no two steps have one place
-      CHECK(ends(schedule, steps));
     }
+    CHECK(taken == 0);  // no two steps have one place
+    CHECK(ends(schedule, steps));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/plan/axes/candidates.h"
+#include "engine/plan/stages/kept_results.h"
 #include "tests/plan/planned.h"
 
 using namespace trainctl;
@@ -163,8 +164,43 @@ loss: mae
       CHECK_FALSE(p.layer(std::string(block) + ".sum").recompute);
     }
     REQUIRE(p.plan.notes.size() == 1);
-    CHECK(p.plan.notes[0] == "recompute keeps the outputs of blocks: the output of h.0.sum and of 2 more layers is stored");
+    CHECK(p.plan.notes[0] ==
+          "recompute keeps the outputs of blocks: the output of h.0.sum and of 2 more layers is stored");
   }
+}
+
+TEST_CASE("recompute excludes layers after an exclamation mark, and copies the parts of what it computes again") {
+  const std::string job = R"(
+dataset: {type: random, shape: [8], batch: 2, dtype: i32, classes: 4, label_shape: [8], label_dtype: i32}
+modules:
+  block:
+    - {name: qkv, type: dense, units: 24}
+    - {name: attn, type: attention, heads: 2, causal: true}
+    - {name: sum, type: add, inputs: [attn, input]}
+network:
+  - {name: table, type: embedding, vocab: 4, units: 8}
+  - {module: block, name: h, repeat: 2}
+  - {name: head, type: dense, units: 4}
+loss: softmax_cross_entropy
+launch: {ranks: 2}
+parallel: {mode: semi_auto_parallel, context: 2, context_method: ring, recompute: ['h.*', '!h.*.attn']}
+)";
+  const Planned p = planned(job);
+  CHECK(p.layer("h.0.qkv").recompute);
+  CHECK_FALSE(p.layer("h.0.attn").recompute);
+  int parts = 0;
+  for (const Node& node : p.graph.nodes) {
+    if (node.phase != Phase::forward || p.graph.layers[static_cast<size_t>(node.layer)].name != "h.0.attn") continue;
+    const bool splits = node.op == "split" || node.op == "reshape";
+    for (const TensorId output : node.outputs) {
+      CAPTURE(node.name);
+      CHECK(is_recomputed(p.graph, p.plan, output) == splits);
+      parts += node.op == "split";
+    }
+  }
+  CHECK(parts == 3);
+  CHECK_FALSE(planned(job.substr(0, job.find("'!h")) + "'!h.1.attn']}\n").layer("h.1.attn").recompute);
+  CHECK(planned(job.substr(0, job.find("'!h")) + "'!h.1.attn']}\n").layer("h.0.attn").recompute);
 }
 
 TEST_CASE("the reference job: stages as configured, unnamed layers in the stage of their inputs") {

@@ -73,13 +73,30 @@ TEST_CASE("without an exchange the ranks that share experts have the same tokens
   CHECK(p.plan.mesh.ways(experts.out(0).partial) == 2);
 }
 
-TEST_CASE("a block has room for all tokens where rows are counted, and for the capacity elsewhere") {
-  TokenBlockQuery query{.tokens = 100, .top_k = 2, .ranks = 8, .capacity = 2, .counted = true};
+TEST_CASE("a block has room for all tokens on CPUs, and for the capacity on GPUs") {
+  TokenBlockQuery query{.tokens = 100, .top_k = 2, .ranks = 8, .capacity = 2, .has_room_for_all = true};
   CHECK(token_blocks(query).rows == 100);
   CHECK(token_blocks(query).expected_share == doctest::Approx(1 - 7.0 / 8 * 7.0 / 8));
-  query.counted = false;
+  query.has_room_for_all = false;
   CHECK(token_blocks(query).rows == 50);
-  CHECK(token_blocks(query).expected_share == 1);
+  CHECK(token_blocks(query).expected_share == doctest::Approx(2 * (1 - 7.0 / 8 * 7.0 / 8)));
   query.top_k = 8;  // a token has one row for a rank, however many of its experts are there
   CHECK(token_blocks(query).rows == 100);
+}
+
+TEST_CASE("GPUs count rows only if the time for the rows that are not used is longer than the wait of the hosts") {
+  const Planned p = mixture({"launch.ranks=4", "parallel.expert=4", "parallel.expert_method=all_to_all"});
+  const Axes axes = token_exchange_axes(p.graph, p.plan, ExpertNode(p, "moe_a").node);
+  Machine machine = *find_machine("h100x8");
+  const auto moves = [&](double bytes_per_second, const TokenBlocks& blocks, int64_t row_bytes) {
+    for (LinkLevel& level : machine.links) level.bandwidth = {bytes_per_second};
+    const CostModel cost(std::make_shared<const Machine>(machine), Precision::bf16);
+    return moves_rows(blocks, row_bytes, cost, p.plan.mesh, axes);
+  };
+  const TokenBlocks half{.tokens = 1000, .rows = 1000, .expected_share = 0.5};
+  CHECK(moves(1e9, half, 4096));
+  CHECK_FALSE(moves(1e9, half, 4));
+  CHECK_FALSE(moves(1e12, half, 4096));
+  CHECK_FALSE(moves(1e9, {.tokens = 1000, .rows = 1000, .expected_share = 1}, 4096));
+  CHECK(moves_rows(half, 4, CostModel(), p.plan.mesh, axes));  // CPUs always do
 }

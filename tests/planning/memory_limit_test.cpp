@@ -90,7 +90,7 @@ TEST_CASE("bf16 is advised where the job runs on GPUs and would then fit") {
   CHECK(over_memory_limit(on_cpus, compile_all(on_cpus))->advice.find("bf16") == std::string::npos);
 }
 
-TEST_CASE("bf16 is refused before anything starts where ranks are CPUs") {
+TEST_CASE("kernels of bf16 jobs are not calibrated on CPUs, which compute in fp32") {
   CHECK_THROWS_WITH_AS(require_precision(planned("1GiB", {"precision=bf16", "launch.device=cpu"}).spec),
                        "precision is bf16, but CPU ranks compute in fp32; set precision: fp32, or launch.device: cuda",
                        EnvError);

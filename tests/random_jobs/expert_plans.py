@@ -7,6 +7,8 @@ Draws plans for small networks like Mixtral, like DeepSeek-V3 and like gpt-oss: 
 of their hidden features, of the batch and of the positions, exchanges of tokens, optimizer sharding, recomputation. Each must have the losses of one rank with
 the same number of micro-batches. Then all tokens choose the same experts, which gather tokens or receive them by exchange: capacity decides
 whether the run ends with an error, drops tokens or continues. At last a run that is killed resumes with another number of experts per rank.
+
+With --emulated build/release/bin/test_cuda_emulated, the plans that exchange tokens run on emulated GPUs, with links so slow that rows are counted.
 """
 import argparse
 import json
@@ -25,7 +27,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from limits import limit  # noqa: E402
 
 TOLERANCE = limit(1e-5)  # of the largest loss so far; 2e-7 was seen
+EMULATED_TOLERANCE = 1e-5
 STEPS = 16
+HERE = pathlib.Path(__file__).resolve().parent
 
 NETWORK = """
 name: {name}
@@ -55,6 +59,7 @@ MIXTRAL = "experts: 8, top_k: 2, hidden: 12, capacity: 4, router: {balance: aux_
 DEEPSEEK = ("experts: 12, top_k: 3, hidden: 12, shared_hidden: 12, capacity: 4, router: {score: sigmoid, scale: 2.5, groups: 4, top_groups: 2, "
             "balance: bias, bias_speed: 0.01, aux_loss: 0.01, aux_over: sequence}")
 GPT_OSS = "experts: 8, top_k: 3, hidden: 12, capacity: 4, activation: clamped_swiglu, bias: true, router: {bias: true}"
+NETWORKS = {"mixtral": (MIXTRAL, 8), "deepseek": (DEEPSEEK, 12), "gpt_oss": (GPT_OSS, 8)}  # and their experts
 
 
 def job_text(name, moe, classes=32, steps=STEPS):
@@ -135,6 +140,43 @@ def follow_plans(trainctl, folder, name, moe, experts, plans, rng):
     return failed
 
 
+def as_file(text, overrides):
+    """The job with overrides like launch.ranks=2, on GPUs with slow links."""
+    sections = {"launch": {"device": "cuda", "machine": str(HERE / "slow_links.json"), "timeout": "60"}, "parallel": {}}
+    for override in overrides:
+        name, _, value = override.partition("=")
+        section, _, field = name.partition(".")
+        sections[section][field] = value
+    kept = [line for line in text.splitlines() if not line.startswith("launch:")]
+    flow = {section: ", ".join(f"{field}: {value}" for field, value in fields.items()) for section, fields in sections.items()}
+    return "\n".join([*kept, *(f"{section}: {{{fields}}}" for section, fields in flow.items())]) + "\n"
+
+
+def follow_emulated(trainctl, emulated, folder, name, moe, experts, plans, rng):
+    """Plans of at most 4 ranks that exchange tokens, on emulated GPUs."""
+    path, steps, failed = folder / f"{name}.yaml", 3, 0
+    path.write_text(job_text(name, moe, steps=steps))
+    references = {}
+    while plans > 0:
+        overrides, micro = draw_plan(rng, experts, moe == GPT_OSS)
+        ranks = int(overrides[0].partition("=")[2])
+        shown = call([trainctl, "plan", "--json", str(path), f"parallel.micro_batches={micro}", "launch.device=cuda", f"launch.machine={HERE / 'slow_links.json'}", *overrides])[1]
+        if ranks > 4 or '"expected_bytes"' not in shown:
+            continue
+        plans -= 1
+        if micro not in references:
+            references[micro] = of_steps(run_losses(trainctl, path, [f"parallel.micro_batches={micro}"]))
+        job, losses = folder / "emulated.yaml", folder / "emulated.jsonl"
+        job.write_text(as_file(path.read_text(), [f"parallel.micro_batches={micro}", *overrides]))
+        code, output = call([emulated, "-tc=the job of the file*"], {**os.environ, "TRAINCTL_JOB": str(job), "TRAINCTL_LOSSES": str(losses)})
+        found = of_steps(read_losses(losses)) if code == 0 else {}
+        worst, at = difference(found, references[micro], sorted(references[micro])) if len(found) == steps else (1, 0)
+        failed += not worst < EMULATED_TOLERANCE
+        print(f"{'ok  ' if worst < EMULATED_TOLERANCE else 'FAIL'} {name}, emulated: {' '.join(overrides)}: largest difference {worst:.1e}"
+              f"{output[-2000:] if code else ''}", flush=True)
+    return failed
+
+
 def require(holds, what):
     if not holds:
         raise Failure(what)
@@ -212,13 +254,18 @@ def main():
     parser.add_argument("--trainctl", required=True)
     parser.add_argument("--plans", type=int, default=40, help="of each network")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--emulated", help="build/release/bin/test_cuda_emulated")
+    parser.add_argument("--network", choices=NETWORKS, help="with --emulated: only this one")
     options = parser.parse_args()
     trainctl, rng = str(pathlib.Path(options.trainctl).resolve()), random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="trainctl-experts-") as name:
         folder = pathlib.Path(name)
-        failed = follow_plans(trainctl, folder, "mixtral", MIXTRAL, 8, options.plans, rng)
-        failed += follow_plans(trainctl, folder, "deepseek", DEEPSEEK, 12, options.plans, rng)
-        failed += follow_plans(trainctl, folder, "gpt_oss", GPT_OSS, 8, options.plans, rng)
+        if options.emulated:
+            failed = sum(follow_emulated(trainctl, os.path.abspath(options.emulated), folder, name, *NETWORKS[name], options.plans, rng)
+                         for name in ([options.network] if options.network else NETWORKS))
+            print(f"{failed} failed")
+            return 1 if failed else 0
+        failed = sum(follow_plans(trainctl, folder, name, *NETWORKS[name], options.plans, rng) for name in NETWORKS)
         try:
             all_tokens_to_one_expert(trainctl, folder)
             killed_and_resumed(trainctl, folder)

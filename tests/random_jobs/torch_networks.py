@@ -7,7 +7,8 @@ Job N of a seed is always the same: --only N. A job fails if it does not run, or
 float64 by more than TOLERANCE, or, if that is more, by SPREAD times as much as those of PyTorch in f32 do. Drafts that `plan` refuses are drawn
 again; more than MOST_REFUSED of them are a failure too. The jobs that failed are kept in --keep.
 
-With --emulated build/release/bin/test_cuda_emulated the networks run in bf16 on emulated GPUs; only their losses are compared, by BF16.
+With --emulated build/release/bin/test_cuda_emulated the networks run in bf16 and fp16, in turn, on emulated GPUs; only their losses are compared, by
+APART.
 
 Exits with 77 if PyTorch is missing.
 """
@@ -41,7 +42,8 @@ from runs import Failure, call, read_losses
 from torch_layers import Network
 from torch_training import clip, draw_optimizer, draw_schedule, draw_schedule_free
 
-TOLERANCE, SPREAD, BF16 = 2e-5, 8, 0.1
+TOLERANCE, SPREAD = 2e-5, 8
+APART = {"bf16": 0.1, "fp16": 0.03}
 EXPLODES = 1e6  # a job whose loss in PyTorch exceeds this is not compared
 MOST_REFUSED = 0.5
 torch.set_num_threads(1)
@@ -205,14 +207,14 @@ def run_emulated(options, folder):
     return [found[step] for step in sorted(found)]
 
 
-def planned(options, job, folder, refused):
+def planned(options, job, folder, refused, number):
     """Draws plans until one is possible; returns the file."""
     for _ in range(12):
         job.draw_plan()
         path = job.write(folder)
         if options.emulated:
             fields = json.loads(path.read_text())
-            fields["precision"] = "bf16"
+            fields |= {"precision": "bf16"} if number % 2 == 0 else {"precision": "fp16", "fp16": {"initial_scale": 64}}
             fields["launch"] = {**fields["launch"], "device": "cuda"}
             fields.pop("weights"), fields["train"].pop("checkpoint")
             path.write_text(json.dumps(fields, indent=1))
@@ -232,14 +234,14 @@ def check(options, number, refused):
         folder = pathlib.Path(name)
         said = f"job {number}: {', '.join(dict.fromkeys(layer['type'] for layer in job.net.layers if layer['type'] not in ('dense', 'reshape', 'flatten')))}; {job.net.loss['type']}, {job.optimizer['type']}"
         try:
-            if planned(options, job, folder, refused) is None:
+            if planned(options, job, folder, refused, number) is None:
                 raise Failure("no plan of twelve is possible")
             said += f", {job.parallel['mode']} on {job.launch['ranks']}"
             exact = job.reference(torch.float64)
             if not all(abs(loss) < EXPLODES for loss in exact[1]):
                 return said, f"excused: PyTorch's loss explodes, to {max(exact[1], key=abs):.1g}"
             if options.emulated:
-                return said, compare_bf16(options, job, folder)
+                return said, compare_halves(options, job, folder)
             found, f32 = run(options, job, folder), job.reference(torch.float32)
             allowed = max(TOLERANCE, SPREAD * apart(f32, exact))
             difference = apart(found, exact)
@@ -256,10 +258,12 @@ def check(options, number, refused):
             raise Failure(f"{said}\n{problem}\n  again: --seed {options.seed} --only {number}; kept in {keep}") from None
 
 
-def compare_bf16(options, job, folder):
-    """The losses on emulated GPUs in bf16, compared with those of one rank of the same job on the CPU in fp32."""
+def compare_halves(options, job, folder):
+    """The losses on emulated GPUs in 16 bits, compared with those of one rank of the same job on the CPU in fp32."""
     found = run_emulated(options, folder)
     fields = json.loads((folder / "job.yaml").read_text())
+    precision = fields.pop("precision")
+    fields.pop("fp16", None)
     fields |= {"precision": "fp32", "parallel": {"micro_batches": job.parallel.get("micro_batches", 1)}, "launch": {"ranks": 1, "device": "cpu", "log_dir": str(folder / "runs")}}
     (folder / "one.yaml").write_text(json.dumps(fields))
     code, output = call([options.trainctl, "run", str(folder / "one.yaml")])
@@ -268,9 +272,9 @@ def compare_bf16(options, job, folder):
     expected = read_losses(folder / "runs/1/metrics.jsonl")
     expected = [expected[step] for step in sorted(expected)]
     worst = max((abs(a - b) / max(1.0, abs(b)) if math.isfinite(a) else math.inf) for a, b in zip(found, expected, strict=True))
-    if worst > BF16:
-        raise Failure(f"bf16 differs by {worst:.2g} from fp32\nlosses {found}\nexpected {expected}")
-    return f"bf16 differs by {worst:.1e} from fp32"
+    if worst > APART[precision]:
+        raise Failure(f"{precision} differs by {worst:.2g} from fp32\nlosses {found}\nexpected {expected}")
+    return f"{precision} differs by {worst:.1e} from fp32"
 
 
 def main():
@@ -279,7 +283,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, help="this job alone")
-    parser.add_argument("--emulated", type=os.path.abspath, help="test_cuda_emulated: bf16 on emulated GPUs")
+    parser.add_argument("--emulated", type=os.path.abspath, help="test_cuda_emulated: bf16 and fp16 on emulated GPUs")
     parser.add_argument("--keep", default="torch_networks.failed", help="folder for the jobs that failed")
     options = parser.parse_args()
     refused, failed = collections.Counter(), 0

@@ -128,6 +128,58 @@ TEST_CASE("hosts: a call moves as many bytes within and between hosts as the pla
     }
 }
 
+TEST_CASE("hosts: an all_to_all of counted rows gives the rows of every pair and moves no others") {
+  constexpr int64_t kRow = 3, kRows = 40, kBlock = kRow * kRows;
+  const auto number = [](int64_t from, int64_t to, int64_t i) {
+    return static_cast<float>(100000 * from + 1000 * to + i);
+  };
+  for (const std::vector<int>& layout : kLayouts)
+    for (const std::vector<int>& ranks : std::vector<std::vector<int>>{{5, 1}, {2, 0, 7}, {7, 2, 5, 0, 1, 6, 3, 4}})
+      for (const int kind : {0, 1, 2, 3}) {  // any counts, no rows, all rows of one member to one other, whole blocks
+        CAPTURE(layout);
+        CAPTURE(ranks);
+        CAPTURE(kind);
+        const auto p = static_cast<int64_t>(ranks.size());
+        std::vector<int32_t> counts(static_cast<size_t>(p * p));
+        for (size_t i = 0; i < counts.size() && kind == 0; ++i) counts[i] = static_cast<int32_t>(i * i * 7 % 41);
+        if (kind == 2) counts[1] = kRows;
+        if (kind == 3) counts.assign(counts.size(), kRows);
+        HostsTransport transport(layout, kCommHostsPatience);
+        std::atomic<bool> is_right = true;
+        run_ranks(transport, [&](Communicator& comm, int rank) {
+          if (!comm_hosts_contains(ranks, rank)) return;
+          const int64_t me = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+          const int group = comm.open_group(ranks);
+          for (const bool reversed : {false, true}) {
+            const CountedRows rows{kRow, counts.data(), reversed};
+            std::vector<float> in(static_cast<size_t>(p * kBlock)), out(in.size(), -1.0f);
+            for (int64_t to = 0; to < p; ++to)
+              for (int64_t i = 0; i < kBlock; ++i) in[static_cast<size_t>(to * kBlock + i)] = number(me, to, i);
+            comm.all_to_all_rows(group, in.data(), out.data(), kBlock, DType::f32, rows);
+            for (int64_t from = 0; from < p; ++from)
+              for (int64_t i = 0; i < rows.elements(p, from, me); ++i)
+                if (out[static_cast<size_t>(from * kBlock + i)] != number(from, me, i)) is_right = false;
+          }
+        });
+        CHECK(is_right);
+        int64_t between = 0;
+        for (int64_t from = 0; from < p; ++from)
+          for (int64_t to = 0; to < p; ++to)
+            if (layout[static_cast<size_t>(ranks[static_cast<size_t>(from)])] !=
+                layout[static_cast<size_t>(ranks[static_cast<size_t>(to)])])
+              between += 2 * counts[static_cast<size_t>(from * p + to)] * kRow * byte_size(DType::f32);
+        CHECK(transport.between == between);
+        if (kind != 3) continue;
+        std::map<int, int> members;
+        for (const int rank : ranks) ++members[layout[static_cast<size_t>(rank)]];
+        std::vector<int> of_hosts;
+        for (const auto& [host, of_host] : members) of_hosts.push_back(of_host);
+        const HostTraffic planned = traffic_of_rows(of_hosts, 2 * kBlock, DType::f32, 1);
+        CHECK(transport.within == planned.within);
+        CHECK(transport.between == planned.between);
+      }
+}
+
 TEST_CASE("hosts: a sum of floats has the same bits on every rank, and in every run") {
   constexpr int64_t kCount = 5000;
   std::vector<std::vector<float>> sums(8), again(8);

@@ -74,6 +74,7 @@ std::string report(const Side& a, const Side& b, const Comparison& found) {
   return text + fmt::format("{} of {} tensors are equal\n", equal, found.num_tensors());
 }
 
+/// The output of --json.
 Json json_of(const Side& a, const Side& b, const Comparison& found) {
   const auto keys = [](const std::vector<NamedTensor>& tensors) {
     Json list = Json::array();

@@ -240,6 +240,7 @@ void require_format(const CheckpointExportArguments& options) {
     throw SpecError({}, "--dtype", options.dtype + " is for gguf files", "add --format gguf, or set --dtype bf16");
 }
 
+/// Writes the file, the model folder or the adapters, and prints what was written and what was left out.
 int write_export(const CheckpointExportArguments& options) {
   require_format(options);
   require_output(options);

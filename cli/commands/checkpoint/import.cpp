@@ -35,6 +35,7 @@ std::string path_without_slash(std::string path) {
   return path;
 }
 
+/// Writes a checkpoint from a file of weights, and prints how its tensors fit the job and how to run it.
 int read_import(const CheckpointImportArguments& options) {
   NameMap map = choose_map(options.map, folder_of_weights(options.file));
   const std::string folder = path_without_slash(options.output);

@@ -264,7 +264,7 @@ JobSpec Elastic::job_on(const std::vector<HostRanks>& left) const {
         job.launch.machines.push_back(machines[first + static_cast<size_t>(rank)]);
   }
   if (machines.size() < 2) job.launch.machines = machines;
-  if (!spec_.parallel.rank_micro_batches.empty()) {  // the speeds of the other ranks divide the work anew
+  if (!spec_.parallel.rank_micro_batches.empty()) {  // the speeds of the other ranks divide the work again
     const int64_t rows = job.dataset.batch / spec_.parallel.micro_batches;
     job.parallel.rank_micro_batches.clear();
     job.parallel.micro_batches = static_cast<int>(even_micro_batches(job.dataset.batch, rows, job.launch.ranks));

@@ -108,7 +108,7 @@ class Elastic {
   std::map<std::string, Lost> lost_;
   std::map<std::string, double> speeds_;  ///< measured for one rank of each host; empty: they seem equal
   std::string straggler_;                 ///< why the ranks are stopped
-  int divisions_ = 0;                     ///< how often the work was divided anew
+  int divisions_ = 0;                     ///< how often the work was divided again
   std::map<std::string, int> losses_;     ///< how often each was lost
   std::vector<std::string> back_;
   std::function<std::string(const std::string&)> listener_of_;

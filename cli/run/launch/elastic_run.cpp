@@ -134,7 +134,7 @@ void ElasticRun::look() {
   elastic_.look();
   plan_ahead();
   note_progress();
-  // Hosts are taken back, and work is divided anew, once the current hosts have finished a step.
+  // Hosts are taken back, and work is divided again, once the current hosts have finished a step.
   if (takes_back_ || !has_progressed()) return;
   const std::vector<double> work = reports().uneven_work();
   const bool is_slow = !work.empty() && elastic_.note_work(cluster(), spec().parallel.rank_micro_batches, work);

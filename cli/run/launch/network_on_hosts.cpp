@@ -66,7 +66,8 @@ void NetworkOnHosts::prepare(int attempt, const RunDirectory& directory, const s
   memory_ = memory;
   for (int rank = 0; rank < classes_.num_ranks(); ++rank) {
     std::error_code ignored;
-    fs::remove(directory.rank_file(rank, kTrafficFile), ignored);  // left by an earlier attempt
+    for (const char* file : {kTrafficFile, kTokenBytesFile})  // left by an earlier attempt
+      fs::remove(directory.rank_file(rank, file), ignored);
   }
   saves_.reset();
   rescued_.reset();

@@ -275,7 +275,7 @@ std::string NetworkReports::summary() {
 
 nlohmann::ordered_json NetworkReports::token_exchange() const {
   const TokenTraffic planned = token_traffic_of_step(classes_);
-  if (on_hosts_ != nullptr || options_.evaluate || job_.plan.is_asynchronous() || planned.most == 0) return {};
+  if (options_.evaluate || job_.plan.is_asynchronous() || planned.most == 0) return {};
   int64_t steps = 0, bytes = 0;
   for (int rank = 0; rank < classes_.num_ranks(); ++rank) {
     const std::optional<RankTokenBytes> counted = read_token_bytes(*directory_, rank);
@@ -303,8 +303,8 @@ nlohmann::ordered_json NetworkReports::audits() const {
 }
 
 nlohmann::ordered_json NetworkReports::record() const {
-  if (on_hosts_ != nullptr) return on_hosts_->traffic();
   nlohmann::ordered_json record = nlohmann::ordered_json::object();
+  if (on_hosts_ != nullptr) record = on_hosts_->traffic();
   if (nlohmann::ordered_json audited = audits(); !audited.is_null()) record["audits"] = std::move(audited);
   if (nlohmann::ordered_json tokens = token_exchange(); !tokens.is_null()) record["token_exchange"] = std::move(tokens);
   return record;

@@ -94,7 +94,6 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
       loop_(loop) {
   start_up_.ended("plan");
   if (!options.generates()) require_sound_samples(job_);
-  require_precision(job_.spec);
   if (beside_) make_room_for(*beside_, classes_);
   if (synchronization_) make_room_for(*synchronization_, classes_);
   if (texts_) make_room_for(*texts_, classes_);

@@ -103,6 +103,8 @@ std::vector<double> RankStates::take_window(double seconds) {
   return busy;
 }
 
+/// Describes a rank for the live status: "training", "in fc1", or "waiting in fc1 for 2 and 3" if it has stood
+/// still.
 std::string RankStates::describe_rank(const RankBoard& memory, int rank, double now) {
   const Position at = position_of(memory, rank);
   Seen& seen = seen_[static_cast<size_t>(rank)];

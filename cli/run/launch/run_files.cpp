@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "cli/run/saves/resumed_optimizer.h"
 #include "engine/base/error.h"
 #include "engine/spec/parse.h"
 #include "engine/spec/plugins.h"
@@ -16,10 +17,10 @@
 namespace trainctl {
 namespace {
 
-/// Workers read the job from another folder, so its paths must be absolute.
+/// Workers read the job from another folder, so its paths must be absolute. Later versions may choose another rate.
 JobSpec resolved_job(const JobSpec& spec) {
   namespace fs = std::filesystem;
-  JobSpec resolved = spec;
+  JobSpec resolved = with_chosen_rate(spec);
   resolved.launch.log_dir = fs::absolute(resolved.launch.log_dir);
   if (auto& saves = resolved.train.checkpoint; saves && !saves->dir.empty()) saves->dir = fs::absolute(saves->dir);
   return resolved;

@@ -14,6 +14,7 @@
 #include <iterator>
 
 #include "cli/run/saves/certificates.h"
+#include "cli/run/saves/resumed_optimizer.h"
 #include "cli/run/saves/start_weights.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
@@ -60,6 +61,12 @@ ResumePoint point_at(const std::string& path) {
   const Verification found = verify_checkpoint(path);
   if (!found.problems.empty()) throw EnvError("cannot resume from " + path + ": " + found.problems.front());
   return {path, read_manifest(path)};
+}
+
+/// The stored job of the run that wrote a checkpoint: beside the folder of its checkpoints, or in `spec`'s log folder.
+std::string job_of(const ResumePoint& point, const JobSpec& spec) {
+  const std::string beside = (fs::absolute(point.path).lexically_normal() / "../../job.yaml").lexically_normal();
+  return fs::exists(beside) ? beside : RunDirectory(spec.launch.log_dir, point.manifest.run).file("job.yaml");
 }
 
 /// The run that a number, `latest` or the path of its folder names. Throws EnvError if `latest` names none.
@@ -153,6 +160,8 @@ Checkpoints::Checkpoints(const PlannedJob& job, const ResumeOptions& options, Ch
     return;
   }
   require_same_state(job, point_->manifest, point_->path, options.partial);
+  if (std::string changes = optimizer_changes(job.spec, job_of(*point_, job.spec)); !changes.empty())
+    notices_.push_back(std::move(changes));
   position_after(job, point_->manifest, point_->path);
 }
 

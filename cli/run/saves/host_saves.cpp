@@ -71,6 +71,8 @@ std::optional<hosts::SaveMessage> HostSaves::next() {
   return std::nullopt;
 }
 
+/// The next message that copies the saved state of a rank to its launcher: its size, then its bytes in pieces, then
+/// that it is complete. Empty if there is nothing to send.
 std::optional<hosts::SaveMessage> HostSaves::next_of(int rank, Image& image, int64_t step) {
   const bool is_copied =
       memory_->status(rank).copied.load(std::memory_order_acquire) == static_cast<uint64_t>(step) + 1;

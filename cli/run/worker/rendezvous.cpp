@@ -107,8 +107,7 @@ Rendezvous::Rendezvous(const JobSpec& spec, std::shared_ptr<SharedMemory> memory
     const double patience = spec.launch.timeout_seconds * (spec.is_asynchronous() ? 2 : 1);
     communicator_ = make_shared_memory_communicator(std::move(memory), rank, patience,
                                                     spec.is_asynchronous() ? spec.launch.ranks : 0);
-    counts_tokens_ = has_experts(spec);
-    if (counts_tokens_) communicator_ = make_row_counting_communicator(std::move(communicator_), token_bytes_);
+    count_tokens(spec);
     return;
   }
   RankStatus& status = memory->status(rank);
@@ -122,6 +121,7 @@ Rendezvous::Rendezvous(const JobSpec& spec, std::shared_ptr<SharedMemory> memory
   auto between = make_gloo_communicator(memory->values(), rank, spec.processes(), options);
   if (needs_store(spec)) {
     communicator_ = std::move(between);
+    count_tokens(spec);
     return;
   }
   std::vector<int> host_of;
@@ -131,6 +131,12 @@ Rendezvous::Rendezvous(const JobSpec& spec, std::shared_ptr<SharedMemory> memory
   counts_ = true;
   communicator_ = make_hosts_communicator(make_counted_communicator(std::move(within), within_),
                                           make_counted_communicator(std::move(between), between_), std::move(host_of));
+  count_tokens(spec);
+}
+
+void Rendezvous::count_tokens(const JobSpec& spec) {
+  counts_tokens_ = has_experts(spec);
+  if (counts_tokens_) communicator_ = make_row_counting_communicator(std::move(communicator_), token_bytes_);
 }
 
 std::optional<int64_t> Rendezvous::token_bytes() const {

@@ -57,10 +57,12 @@ class Rendezvous {
   /// launch.comm is gloo, which does not distinguish hosts.
   std::optional<HostTraffic> traffic() const;
   /// The bytes of tokens so far that ranks have sent to experts and back, of the groups whose first rank this one is;
-  /// nullopt: they are not counted, because there are no experts or several hosts, or because launch.comm is gloo.
+  /// nullopt: there are no experts.
   std::optional<int64_t> token_bytes() const;
 
  private:
+  void count_tokens(const JobSpec& spec);
+
   bool counts_ = false, counts_tokens_ = false;
   std::atomic<int64_t> within_ = 0, between_ = 0, token_bytes_ = 0;
   std::unique_ptr<Communicator> communicator_;

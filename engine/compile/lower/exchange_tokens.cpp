@@ -29,7 +29,7 @@ class TokenExchange {
     std::vector<int> group = l.c.plan.mesh.group(l.c.rank_in_stage, axes);
     for (int& rank : group) rank = l.c.global_rank(l.c.stage, rank);
     group_ = l.c.group_of(group);
-    counted_ = counts_tokens(l.c.cost.machine());
+    axes_ = axes;
     name_ = l.c.graph.layers[static_cast<size_t>(node_.layer)].name;
   }
 
@@ -47,9 +47,11 @@ class TokenExchange {
                                              .top_k = k,
                                              .ranks = ranks_,
                                              .capacity = node_.attrs.number("capacity"),
-                                             .counted = counted_});
+                                             .has_room_for_all = has_room_for_all(l_.c.cost.machine())});
+    const Tensor& x = l_.c.graph.tensors[static_cast<size_t>(node_.inputs[at_.x()])];
     sent.rows_of_block = blocks.rows;
-    sent.expected_share = blocks.expected_share;
+    sent.counted = moves_rows(blocks, x.shape.back() * byte_size(x.dtype), l_.c.cost, l_.c.plan.mesh, axes_);
+    sent.expected_share = sent.counted ? blocks.expected_share : 1;
     sent.pairs = tokens * k;
     place(ids, tokens, sent);
     sent.ids = send(ids, "ids", sent, false);
@@ -125,10 +127,21 @@ class TokenExchange {
     l_.emit_kernel(name_ + ".place_tokens", place_tokens_kernel,
                    {{"experts_per_rank", experts_per_rank}, {"ranks", ranks_}, {"rows", sent.rows_of_block}}, {ids},
                    {sent.rows, sent.places, counts}, Purpose::redistribute);
-    if (!counted_) return;
+    if (!sent.counted) return;
     sent.counts = l_.new_value(BufferKind::activation, {ranks_, ranks_}, DType::i32, name_ + ".counts of all ranks");
-    l_.emit_collective("all_gather " + name_ + ".counts", Collective::all_gather, group_, counts, sent.counts,
-                       Purpose::redistribute);
+    Instruction i = exchange_of("all_gather " + name_ + ".counts", Collective::all_gather);
+    i.attrs.set(kHostReads, true);
+    l_.emit(std::move(i), {counts}, {sent.counts});
+  }
+
+  Instruction exchange_of(std::string name, Collective kind) const {
+    Instruction i;
+    i.opcode = Opcode::collective;
+    i.name = std::move(name);
+    i.collective = kind;
+    i.group = group_;
+    i.purpose = Purpose::redistribute;
+    return i;
   }
 
   View blocks_like(const View& rows, const char* of, const SentTokens& sent) {
@@ -157,16 +170,11 @@ class TokenExchange {
 
   void exchange(const std::string& of, const View& from, const View& to, const SentTokens& sent, bool only_used,
                 bool is_reversed) {
-    Instruction i;
-    i.opcode = Opcode::collective;
-    i.name = "all_to_all " + (is_reversed ? of : name_ + "." + of);
-    i.collective = Collective::all_to_all;
-    i.group = group_;
-    i.purpose = Purpose::redistribute;
+    Instruction i = exchange_of("all_to_all " + (is_reversed ? of : name_ + "." + of), Collective::all_to_all);
     std::vector<View> inputs = {from};
-    if (counted_ && only_used) {
+    if (only_used) i.attrs.set(kExpectedShare, sent.expected_share);
+    if (only_used && sent.counted) {
       i.attrs.set(kRowElements, from.operand.shape.back());
-      i.attrs.set(kExpectedShare, sent.expected_share);
       if (is_reversed) i.attrs.set(kReversed, true);
       inputs.push_back(sent.counts);
     }
@@ -179,8 +187,8 @@ class TokenExchange {
   const ExpertOperands at_;
   int64_t ranks_ = 1;
   int group_ = -1;
-  bool counted_ = false;  ///< ranks move only the rows that are used
-  std::string name_;      ///< the layer's name
+  Axes axes_;
+  std::string name_;  ///< the layer's name
   std::vector<bool> direct_;
 };
 

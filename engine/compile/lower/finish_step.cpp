@@ -171,12 +171,14 @@ void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<
   std::vector<View> inputs = {part(buffers.gradients, bucket.level <= 1, "grad.", bucket.kept_type)};
   if (norm) inputs.push_back(*norm);
   const Optimizer& optimizer = l.c.optimizer_of(*buffers.plan);
+  const View read = part(buffers.read(), bucket.level <= 2, "weights.", buffers.read_type());
+  if (l.c.plan.numerics.optimizer.clip_parameter_norm > 0)  // before anything that reads the gradients
+    clip_parameters(l, *buffers.plan, "grad." + piece.name, inputs[0], read);
   Instruction update_code = update_instruction(l, *buffers.plan, piece.name);
   if (optimizer.def.sums != nullptr) {
     place_parameters(l, b, piece.own_first, update_code.attrs);
     for (View& sums : sum_over_parameters(l, b, norm, update_code.attrs)) inputs.push_back(std::move(sums));
   }
-  const View read = part(buffers.read(), bucket.level <= 2, "weights.", buffers.read_type());
   std::vector<View> outputs = {copied ? part(buffers.weights, !buffers.weights_are_cut(), "master.") : read};
   const std::vector<std::string> states = optimizer.states();
   const bool packs = buffers.plan->state_type != StateType::fp32;
@@ -186,8 +188,6 @@ void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<
   if (optimizer.def.work_elements != nullptr) outputs.push_back(work_space(l, *buffers.plan, optimizer));
   if (copied) outputs.push_back(read);
   const View weights = outputs[0];
-  if (l.c.plan.numerics.optimizer.clip_parameter_norm > 0)
-    clip_parameters(l, *buffers.plan, "grad." + piece.name, inputs[0], read);
   l.c.emit(std::move(update_code), std::move(inputs), std::move(outputs));
   for (size_t s = 0; s < unpacked.size(); ++s) pack_state(l, b, piece, s, unpacked[s], norm);
   gather_updated(l, b, piece);

@@ -170,7 +170,7 @@ class KeyRing : public KeyExchange {
   //   i              if j < i, and the diagonal of j = i  only the diagonal
   //   2n - 1 - i     always                               if j > i, and the diagonal of j = i
   //
-  // All keys of the groups before its own are seen, and none of those behind it.
+  // It sees all keys of the groups before its own, and none of those after it.
 
   bool is_balanced() const { return is_ordered() && attrs_.flag("causal") && has_balanced_ring(node_); }
 

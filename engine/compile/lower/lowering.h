@@ -76,9 +76,10 @@ struct ReceiverProgress {
 /// The tokens that ranks have sent to their experts in a forward pass (exchange_tokens.cpp).
 struct SentTokens {
   int64_t rows_of_block = 0, pairs = 0;
+  bool counted = false;  ///< only the rows that are used are sent
   double expected_share = 1;
   View rows, places;     ///< rows of this rank's tokens
-  View counts;           ///< [ranks, ranks]: the rows that are used
+  View counts;           ///< [ranks, ranks]: the rows that are used, if they are counted
   View ids, weights, x;  ///< received
   View dy;               ///< in the backward pass: received
 };

@@ -12,10 +12,11 @@
 // If other ranks wait for the input gradient, it goes first and is sent at once.
 //
 //   early        g3 R3 x3 g2 R2 x2
-//   gathered     x3 g3 R3 g2 R2 x2             the weight of layer 3 was gathered for this use
+//   gathered     x3 g3 A2 R3 g2 R2 x2          the weight of layer 3 was gathered for this use
 //
 // The backward pass begins where most activations are kept. There the input gradient goes first if its weight was
-// gathered: then that weight and the weight's gradient are not in memory together. The next layers hide the reduction.
+// gathered: then that weight and the weight's gradient are not in memory together. The next layers hide the reduction,
+// so the gathers of their weights go before it.
 //
 //   so far       g2 R2 x2 g1 R1 | U1 A1         U update, A gather of the weights
 //   last two     x2 g1 R1 g2 R2 | U1 A1
@@ -130,6 +131,16 @@ void exchange_last_two(Compiler& c) {
   std::rotate(at(before->product), at(before->end), end);
 }
 
+/// Moves a reduction down behind the gathers that are between it and the next reduction.
+void reduce_after_gathers(Compiler& c, size_t reduction) {
+  size_t place = reduction;
+  for (size_t i = reduction + 1; i < c.code.size() && !reduces(c.code[i]); ++i) {
+    const Instruction& code = c.code[i].code;
+    if (code.opcode == Opcode::collective && code.collective == Collective::all_gather) place = i;
+  }
+  if (place > reduction && can_move(c, c.code[reduction], reduction, place + 1)) move_instruction(c, reduction, place);
+}
+
 /// Moves each reduction up to where it may start, ahead of products that it does not depend on.
 void reduce_at_once(Compiler& c) {
   for (size_t i = 0; i < c.code.size(); ++i) {
@@ -154,7 +165,11 @@ void order_gradients(Compiler& c) {
     }
     const size_t end = end_of_reductions(c, input + 1);
     if (end == input + 2 || !can_move(c, c.code[input], input, end)) continue;
-    if (!std::exchange(is_first, false) || !reads_gathered(c, c.code[input])) move_instruction(c, input, end - 1);
+    if (std::exchange(is_first, false) && reads_gathered(c, c.code[input])) {
+      if (end == input + 3) reduce_after_gathers(c, input + 2);
+      continue;
+    }
+    move_instruction(c, input, end - 1);
   }
   exchange_last_two(c);
 }

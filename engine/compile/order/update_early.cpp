@@ -5,8 +5,8 @@
 //
 // The gathers are then hidden by compute, as the reductions are. An update is placed where the cost model expects
 // its reduction to be over. Earlier, the compute stream would wait for it; later, the gathers of the whole backward
-// pass would pile up at its end, where nothing hides them. Updates without a gather behind them (levels 0 and 3,
-// and weights gathered in the forward pass) stay at the end and fill the time until the last reductions are over.
+// pass would pile up at its end, where nothing hides them. Updates that no gather follows (levels 0 and 3, and weights
+// gathered in the forward pass) stay at the end and fill the time until the last reductions are over.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -24,8 +24,7 @@
 namespace trainctl {
 namespace {
 
-/// Updates with a gather behind them. Not of buckets that stages share: those stages would have to agree on the
-/// place.
+/// Updates that a gather follows. Not of buckets that stages share: those stages would have to agree on the place.
 std::vector<size_t> find_updates(const Compiler& c) {
   std::set<BufferId> gradients;
   for (size_t b = 0; b < c.buckets.size(); ++b) {
@@ -206,10 +205,10 @@ class EarlyPlacement {
 
   const Compiler& c_;
   const UsersOfBuffers users_;
-  const std::vector<size_t>& updates_;  ///< updates with a gather behind them
+  const std::vector<size_t>& updates_;  ///< updates that a gather follows
   size_t end_ = 0;                      ///< index of the first update as lowered
   std::vector<size_t> order_, fillers_;
-  std::vector<bool> is_gathered_;          ///< by instruction: an update with a gather behind it
+  std::vector<bool> is_gathered_;          ///< by instruction: an update that a gather follows
   std::vector<bool> taken_;                ///< placed, or a filler
   std::map<std::string, double> reduced_;  ///< end of the reduction, by the name of the gradients: the last one issued
   Clocks clocks_;

@@ -2,7 +2,9 @@
 #include "engine/compile/report/host_traffic.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "engine/graph/counted_rows.h"
 #include "engine/graph/exchanged_bytes.h"
 
 namespace trainctl {
@@ -80,6 +82,18 @@ HostTraffic traffic_of(Collective kind, const std::vector<int>& members, int64_t
   return traffic;
 }
 
+HostTraffic traffic_of_rows(const std::vector<int>& members, int64_t count, DType dtype, double share) {
+  const double block = static_cast<double>(count * byte_size(dtype)) * share;
+  int64_t all = 0, within = 0, between = 0;  // blocks
+  for (const int of_host : members) all += of_host;
+  for (const int here : members) {
+    // The leader of a host passes on what its other members send to other hosts, and receive from them.
+    within += here * (here - 1) + 2 * (here - 1) * (all - here);
+    between += here * (all - here);
+  }
+  return {std::llround(block * static_cast<double>(within)), std::llround(block * static_cast<double>(between))};
+}
+
 std::map<std::pair<std::string, std::string>, HostTraffic> traffic_of_step(const RankClasses& classes,
                                                                            const std::vector<int>& host_of) {
   std::map<std::pair<std::string, std::string>, HostTraffic> all;
@@ -95,7 +109,9 @@ std::map<std::pair<std::string, std::string>, HostTraffic> traffic_of_step(const
         const int64_t count = elements_of(i, static_cast<int>(program.groups[group].size()));
         const DType dtype = i.outputs.empty() ? i.inputs[0].dtype : i.outputs[0].dtype;
         for (const auto& [members, groups] : layouts[group]) {
-          const HostTraffic one = traffic_of(i.collective, members, count, dtype);
+          const HostTraffic one = i.attrs.has(kRowElements)
+                                      ? traffic_of_rows(members, count, dtype, i.attrs.number(kExpectedShare))
+                                      : traffic_of(i.collective, members, count, dtype);
           all[{purpose, std::string(to_string(i.collective))}] += {groups * one.within, groups * one.between};
         }
       }

@@ -2,7 +2,7 @@
 //
 // A collective over ranks of several hosts is a sum or gathering within each host, an exchange between one rank per
 // host, and a broadcast within each host (engine/runtime/comm/hosts_communicator.h). The traffic is exchanged_bytes of
-// each of these calls, plus the size of each message.
+// each of these calls, plus the size of each message. Of an exchange of counted rows it is what is expected.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,8 @@ struct HostTraffic {
 
 /// Traffic of one call in a group with members[i] members on its host i.
 HostTraffic traffic_of(Collective kind, const std::vector<int>& members, int64_t count, DType dtype);
+/// Traffic of an all_to_all that moves `share` of each block of `count` elements (comm/host_rows.h).
+HostTraffic traffic_of_rows(const std::vector<int>& members, int64_t count, DType dtype, double share);
 
 /// Traffic of a step over all ranks, by purpose and kind ("send" for messages). `host_of`: index of the host, per rank.
 std::map<std::pair<std::string, std::string>, HostTraffic> traffic_of_step(const RankClasses& classes,

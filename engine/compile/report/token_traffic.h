@@ -14,7 +14,8 @@ struct TokenTraffic {
   int64_t expected = 0;  ///< all experts are equally probable
 };
 
-/// The traffic of one step, over all ranks. 0 if no rows are counted.
+/// The traffic of one step, over all ranks. Both are equal where whole blocks are moved; 0 without an exchange of
+/// tokens.
 TokenTraffic token_traffic_of_step(const RankClasses& classes);
 
 }  // namespace trainctl

@@ -46,20 +46,6 @@ TensorId reduced_part(LayerBuilder& b, TensorId x, size_t dim, int64_t size, boo
   return b.emit("concat", windows, {{"dim", static_cast<int64_t>(dim)}}, name + "s")[0];
 }
 
-TensorId reduced(LayerBuilder& b, TensorId x, size_t dim, int64_t size, bool mean, const std::string& name) {
-  Shape shape = b.shape(x);
-  if (size == shape[dim]) return x;
-  const int64_t repeats = std::gcd(size, shape[dim]);
-  if (repeats == 1) return reduced_part(b, x, dim, size, mean, name);
-  Shape split = shape;
-  split[dim] = repeats;
-  split.insert(split.begin() + static_cast<std::ptrdiff_t>(dim) + 1, shape[dim] / repeats);
-  x = b.emit("reshape", {x}, {{"shape", split}}, name + "s.of_repeats")[0];
-  x = reduced_part(b, x, dim + 1, size / repeats, mean, name);
-  shape[dim] = size;
-  return b.emit("reshape", {x}, {{"shape", shape}}, name + "s.of_all")[0];
-}
-
 /// The field size: one number, or one for each of the dims after the channels.
 Ints size_of(const LayerContext& layer, size_t dims) {
   const Shape& x = layer.shape();
@@ -93,8 +79,21 @@ TensorId emit_adaptive(LayerContext& layer, size_t dims, bool mean) {
   }
   LayerBuilder& b = layer.builder;
   TensorId y = layer.inputs[0];
-  for (size_t d = 0; d < dims; ++d) y = reduced(b, y, 2 + d, size[d], mean, kSides[d + 3 - dims]);
-  return b.emit("reshape", {y}, {{"shape", b.shape(y)}})[0];
+  // Dims are split before anything reads them, because the nodes of a layer share their factors.
+  Shape split = {x[0], x[1]}, out = split;
+  std::vector<size_t> reduced_dim;
+  for (size_t d = 0; d < dims; ++d) {
+    const int64_t all = x[2 + d], repeats = size[d] == all ? 1 : std::gcd(size[d], all);
+    if (repeats > 1) split.push_back(repeats);
+    split.push_back(all / repeats);
+    reduced_dim.push_back(split.size() - 1);
+    out.push_back(size[d]);
+  }
+  if (split != x) y = b.emit("reshape", {y}, {{"shape", split}}, "repeats")[0];
+  for (size_t d = 0; d < dims; ++d)
+    if (size[d] != x[2 + d])
+      y = reduced_part(b, y, reduced_dim[d], size[d] / std::gcd(size[d], x[2 + d]), mean, kSides[d + 3 - dims]);
+  return b.emit("reshape", {y}, {{"shape", out}})[0];
 }
 
 Field size_field() {

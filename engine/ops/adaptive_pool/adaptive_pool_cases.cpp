@@ -14,6 +14,8 @@ extern const OpCases adaptive_pool_cases = {
                {"adaptive_max_pool1d", ", size: 60", {8, 2, 60}, false, {2, 120}},
                {"adaptive_avg_pool1d", ", size: 61", {8, 1, 61}, false, {1, 97}},
                {"adaptive_avg_pool1d", ", size: 6", {8, 2, 6}, false, {2, 8}},
+               {"adaptive_max_pool2d", ", size: [4, 6]", {8, 2, 4, 6}, false, {2, 6, 8}},
+               {"adaptive_avg_pool3d", ", size: [1, 4, 2]", {8, 1, 1, 4, 2}, false, {1, 2, 6, 4}},
                {"adaptive_avg_pool3d", ", size: 1", {8, 2, 1, 1, 1}, false, {2, 4, 5, 3}},
                {"adaptive_max_pool3d", ", size: [2, 4, 3]", {8, 2, 2, 4, 3}, false, {2, 4, 5, 3}}},
 };

@@ -43,7 +43,7 @@ bool has_mask(Infos in) { return in.size() % 2 == 0; }
 bool reads_documents(const Attrs& attrs) { return attrs.text("mask") == "documents"; }
 bool side_by_side(const Attrs& attrs) { return attrs.text("packing", "heads") == "qkv"; }
 
-/// Checks the inputs without those behind the mask, and returns the sizes.
+/// Checks the inputs up to and including the mask, and returns the sizes.
 AttentionSize size_of(std::string_view op, Infos in, const Attrs& attrs) {
   expect_inputs(op, in, 1, 4);
   const bool packed = is_packed(in);

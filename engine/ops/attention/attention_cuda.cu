@@ -1,5 +1,5 @@
-// Attention on GPUs. In bf16 the gradients for Hopper apply first, then cuDNN, which also computes f16. Own tiles,
-// chosen by the size of the heads, compute everything else, and all calls whose scores have additional terms.
+// Attention on GPUs. In bf16 the gradients for Hopper apply first, then cuDNN. Own tiles, chosen by the size of the
+// heads, compute everything else, and all calls whose scores have additional terms.
 #include "engine/ops/attention/attention_cudnn_cuda.h"
 #include "engine/ops/attention/attention_grad_groups_cuda.h"
 #include "engine/ops/attention/attention_grad_one_pass_cuda.h"
@@ -14,31 +14,27 @@ namespace {
 
 using namespace attention;
 
-/// Null in f16 if the library does not compute it.
 CudaKernel attention_without_sinks(const CudaKernelCall& call, const AttentionCall& a) {
   if (a.starts_at_first_key())
     if (CudaKernel by_library = cudnn_attention(call, a)) return by_library;
-  if (call.out[0].dtype == DType::f16) return nullptr;
   return a.terms.any ? attention_with_terms(call, a) : attention_by_tiles(call, a, NoTerms{});
 }
 
 CudaKernel prepare_attention(const CudaKernelCall& call) {
   const AttentionCall a = attention_of(call);
   CudaKernel attention = attention_without_sinks(call, a);
-  if (!attention) return nullptr;
   return a.has_sinks ? with_sinks(call, a, std::move(attention)) : attention;
 }
 
 CudaKernel prepare_attention_grad(const CudaKernelCall& call) {
   const AttentionCall a = attention_of_grad(call);
   if (a.starts_at_first_key() && !a.terms.any) {
-    if (CudaKernel by_groups = attention_grad_by_groups(call, a)) return by_groups;
     if (CudaKernel in_one_pass = attention_grad_in_one_pass(call, a)) return in_one_pass;
+    if (CudaKernel by_groups = attention_grad_by_groups(call, a)) return by_groups;
     if (CudaKernel of_wide_heads = attention_grad_of_wide_heads(call, a)) return of_wide_heads;
   }
   if (a.starts_at_first_key())
     if (CudaKernel by_library = cudnn_attention_grad(call, a)) return by_library;
-  if (call.out[0].dtype == DType::f16) return nullptr;
   return a.terms.any ? attention_grad_with_terms(call, a) : attention_grad_by_tiles(call, a, NoTerms{});
 }
 
@@ -48,35 +44,52 @@ struct MergedRows {
   float no_keys;
 };
 
-/// A warp for each row. It has read both logs before it writes one, so outputs may take the place of the first inputs.
-__global__ void __launch_bounds__(kThreads) merge_kernel(MergedRows m, Ref<Mixed> a, const float* log_a, Ref<Mixed> b,
-                                                         const float* log_b, Ref<Mixed> out, float* logs) {
+/// `group` threads of a warp for each row, each for packs of V features. They have read both logs before one is
+/// written, so outputs may take the place of the first inputs.
+template <int V, class T>
+__global__ void __launch_bounds__(kThreads) merge_kernel(MergedRows m, int group, Ref<T> a, const float* log_a,
+                                                         Ref<T> b, const float* log_b, Ref<T> out, float* logs) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  const int64_t row = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
-  const int lane = threadIdx.x % 32;
-  if (row >= m.rows) return;
-  const int64_t head = row / m.t, first = ((head / m.heads * m.t + row % m.t) * m.heads + head % m.heads) * m.e;
-  const float of_a = log_a[row], of_b = log_b[row], top = fmaxf(of_a, of_b);
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, row = thread / group;
+  const int lane = static_cast<int>(threadIdx.x) % group;
+  const bool valid = row < m.rows;
+  float of_a = kNoKeys, of_b = kNoKeys;
+  if (valid) of_a = log_a[row], of_b = log_b[row];
+  const float top = fmaxf(of_a, of_b);
   const bool sees = !(top <= kNoKeys);
   const float weight_a = sees ? expf(of_a - top) : 0.0f, weight_b = sees ? expf(of_b - top) : 0.0f;
   const float total = weight_a + weight_b;
-  for (int64_t at = first + lane; at < first + m.e; at += 32)
-    set(out, at, sees ? (weight_a * value(a, at) + weight_b * value(b, at)) / total : 0.0f);
+  const int64_t head = row / m.t, first = ((head / m.heads * m.t + row % m.t) * m.heads + head % m.heads) * m.e;
+  for (int64_t at = lane * V; valid && at < m.e; at += group * V) {
+    float x[V], y[V];
+    load(a, first + at, x);
+    load(b, first + at, y);
+#pragma unroll
+    for (int j = 0; j < V; ++j) x[j] = sees ? (weight_a * x[j] + weight_b * y[j]) / total : 0.0f;
+    store(out, first + at, x);
+  }
   __syncwarp();
-  if (lane == 0) logs[row] = sees ? top + logf(total) : m.no_keys;
+  if (valid && lane == 0) logs[row] = sees ? top + logf(total) : m.no_keys;
 }
 
 CudaKernel prepare_attention_merge(const CudaKernelCall& call) {
+  const TensorArg &a = call.in[0], &b = call.in[2], &out = call.out[0];
   const Shape& shape = call.in[1].shape;  // [b, g, r, t]
   MergedRows m{num_elements(shape), shape[3], shape[1] * shape[2], 0, call.attrs.flag("last") ? 0.0f : kNoKeys};
-  m.e = call.in[0].shape[2] / m.heads;
-  return [m, a = ref<Mixed>(call.in[0]), log_a = call.in[1].as<float>(), b = ref<Mixed>(call.in[2]),
-          log_b = call.in[3].as<float>(), out = ref<Mixed>(call.out[0]),
-          logs = call.out[1].as<float>()](CudaStream stream) {
-    launch(merge_kernel, blocks(ceil_div(m.rows * 32, kThreads)), kThreads, 0, stream, "attention_merge", m, a, log_a,
-           b, log_b, out, logs);
-  };
+  m.e = a.shape[2] / m.heads;
+  const auto fit = [&](int pack) { return m.e % pack == 0 && packs_are_aligned({&a, &b, &out}); };
+  return with_access({&a, &b, &out}, fit, [&](auto access) -> CudaKernel {
+    using T = decltype(element_of(access));
+    constexpr int V = access.V;
+    int group = 1;
+    while (group < 32 && group * V < m.e) group *= 2;
+    return [m, group, from_a = ref<T>(a), log_a = call.in[1].as<float>(), from_b = ref<T>(b),
+            log_b = call.in[3].as<float>(), to = ref<T>(out), logs = call.out[1].as<float>()](CudaStream stream) {
+      launch(merge_kernel<V, T>, blocks(ceil_div(m.rows * group, kThreads)), kThreads, 0, stream, "attention_merge", m,
+             group, from_a, log_a, from_b, log_b, to, logs);
+    };
+  });
 }
 
 struct ReorderedRows {
@@ -108,11 +121,11 @@ CudaKernel prepare_reorder_rows(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels attention_cuda = {{"attention", prepare_attention, kTakesF16},
-                                           {"attention_grad", prepare_attention_grad, kTakesF16},
+extern const CudaKernels attention_cuda = {{"attention", prepare_attention},
+                                           {"attention_grad", prepare_attention_grad},
                                            {"attention_sinks_grad", prepare_attention_sinks_grad},
                                            {"attention_score_bias_grad", prepare_attention_score_bias_grad},
-                                           {"attention_merge", prepare_attention_merge, kTakesF16},
-                                           {"reorder_rows", prepare_reorder_rows, kTakesF16}};
+                                           {"attention_merge", prepare_attention_merge},
+                                           {"reorder_rows", prepare_reorder_rows}};
 
 }  // namespace trainctl

@@ -1,4 +1,5 @@
-// The gradient of attention by the tensor cores of Hopper, for bf16 and heads of 64 features. Both kernels compute the
+// The gradient of attention by the tensor cores of Hopper, for bf16 and heads of 64 features, if there are fewer than
+// 4,096 keys (more keys take less time in one pass: attention_grad_one_pass_cuda.h). Both kernels compute the
 // scores again, from q, k and the rows' logs, so that every sum is kept in registers and added in a fixed order: seven
 // products of tiles in place of five, and no atomics.
 //

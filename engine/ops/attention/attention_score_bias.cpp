@@ -13,7 +13,7 @@
 namespace trainctl {
 namespace {
 
-/// Places of the bias: behind dy, before out and logs.
+/// Position of the bias among the inputs: after dy, before out and logs.
 const TensorInfo& bias_of_grad(Infos in) { return in[in.size() - 3]; }
 
 void expect_score_bias_grad(Infos in) {

@@ -241,6 +241,65 @@ inline constexpr int kForwardFloats = 2 * B* kPitch<D> + B*(B + 1);
 template <int B, int D>
 inline constexpr int kBackwardFloats = 4 * B* kPitch<D> + B*(B + 1);
 
+/// Turns the scores of B rows and B keys into weights, the exponentials of the scores less each row's highest so far,
+/// and rescales the rows' totals [B] and weighted values [B, D] from their highest before to the new one.
+template <int B, int D, class Terms>
+__device__ __forceinline__ void weigh_keys(const Operands& a, const Terms& terms, const Place& at, int64_t head,
+                                           float alibi, int64_t first, float (&score)[B / kSide][B / kSide],
+                                           float (&top)[B / kSide], float (&total)[B / kSide],
+                                           float (&sums)[B / kSide][D / kSide]) {
+  constexpr int kR = B / kSide;
+#pragma unroll
+  for (int i = 0; i < kR; ++i) {
+    float highest = top[i];
+#pragma unroll
+    for (int j = 0; j < kR; ++j) {
+      const int64_t row = at.first + row_of(i), key = first + column_of(j);
+      const bool seen = a.sees(at.b, row, key);
+      score[i][j] = seen ? a.score(score[i][j]) : -INFINITY;
+      if constexpr (Terms::kAny) {
+        if (seen) score[i][j] += terms.added(at.b, head, row, key, alibi);
+        if (score[i][j] <= kHidden) score[i][j] = -INFINITY;
+      }
+      highest = fmaxf(highest, score[i][j]);
+    }
+    highest = row_max(highest);
+    const float by = highest == -INFINITY ? 0.0f : highest;  // a row that has seen no key: every exponential is 0
+    const float factor = expf(top[i] - by);
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < kR; ++j) sum += score[i][j] = expf(score[i][j] - by);
+    total[i] = total[i] * factor + row_sum(sum);
+    top[i] = highest;
+#pragma unroll
+    for (int c = 0; c < D / kSide; ++c) sums[i][c] *= factor;
+    if constexpr (Terms::kAny) {
+#pragma unroll
+      for (int j = 0; j < kR; ++j)
+        if (score[i][j] != 0.0f) score[i][j] *= terms.factor(at.b, head, at.first + row_of(i), first + column_of(j));
+    }
+  }
+}
+
+/// Divides the weighted values [B, D] of a tile's rows by their total weight, and writes the rows' log-sum-exps.
+template <int B, int D>
+__device__ __forceinline__ void finish_rows(const Operands& a, const Place& at, const float (&top)[B / kSide],
+                                            const float (&total)[B / kSide], float (&sums)[B / kSide][D / kSide],
+                                            float* logs) {
+  constexpr int kR = B / kSide;
+#pragma unroll
+  for (int i = 0; i < kR; ++i) {
+    const bool none = total[i] == 0.0f;
+    const int64_t row = at.first + row_of(i);
+    if (row < a.n.t && column_of(0) == 0)
+      logs[log_at(a, at.b, at.g, at.r, row)] = none ? (a.marks_no_keys ? kNoKeys : 0.0f) : top[i] + logf(total[i]);
+#pragma unroll
+    for (int c = 0; c < D / kSide; ++c) sums[i][c] = none ? 0.0f : sums[i][c] / total[i];
+  }
+}
+
+/// out [B, e] and log-sum-exps [B] of one tile of queries of one head, from the tiles of keys that it sees, one after
+/// the other. One block per (sample, head, tile of queries); see place_of().
 template <int B, int D, class Terms>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(Operands a, Terms terms, Ref<Mixed> out, float* logs, int64_t tiles) {
@@ -266,51 +325,14 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     float score[kR][kR];
     dots<B, D>(queries, keys, score);
-#pragma unroll
-    for (int i = 0; i < kR; ++i) {
-      float highest = top[i];
-#pragma unroll
-      for (int j = 0; j < kR; ++j) {
-        const int64_t row = at.first + row_of(i), key = first + column_of(j);
-        const bool seen = a.sees(at.b, row, key);
-        score[i][j] = seen ? a.score(score[i][j]) : -INFINITY;
-        if constexpr (Terms::kAny) {
-          if (seen) score[i][j] += terms.added(at.b, head, row, key, alibi);
-          if (score[i][j] <= kHidden) score[i][j] = -INFINITY;
-        }
-        highest = fmaxf(highest, score[i][j]);
-      }
-      highest = row_max(highest);
-      const float by = highest == -INFINITY ? 0.0f : highest;  // a row that has seen no key: every exponential is 0
-      const float factor = expf(top[i] - by);
-      float sum = 0;
-#pragma unroll
-      for (int j = 0; j < kR; ++j) sum += score[i][j] = expf(score[i][j] - by);
-      total[i] = total[i] * factor + row_sum(sum);
-      top[i] = highest;
-#pragma unroll
-      for (int c = 0; c < D / kSide; ++c) sums[i][c] *= factor;
-      if constexpr (Terms::kAny) {
-#pragma unroll
-        for (int j = 0; j < kR; ++j)
-          if (score[i][j] != 0.0f) score[i][j] *= terms.factor(at.b, head, at.first + row_of(i), first + column_of(j));
-      }
-    }
+    weigh_keys<B, D>(a, terms, at, head, alibi, first, score, top, total, sums);
     store_square<B>(square, score);
     __syncthreads();
     load_tile<B, D>(keys, from(a.v_data, offset_of(a.v, at.b, at.g, 0, first)), a.v.row, a.n.s - first, a.n.e);
     __syncthreads();
     add_product<B, D, false>(square, keys, sums);
   }
-#pragma unroll
-  for (int i = 0; i < kR; ++i) {
-    const bool none = total[i] == 0.0f;
-    const int64_t row = at.first + row_of(i);
-    if (row < a.n.t && column_of(0) == 0)
-      logs[log_at(a, at.b, at.g, at.r, row)] = none ? (a.marks_no_keys ? kNoKeys : 0.0f) : top[i] + logf(total[i]);
-#pragma unroll
-    for (int c = 0; c < D / kSide; ++c) sums[i][c] = none ? 0.0f : sums[i][c] / total[i];
-  }
+  finish_rows<B, D>(a, at, top, total, sums, logs);
   write_tile<B, D>(from(out, offset_of(a.out, at.b, at.g, at.r, at.first)), a.out.row, a.n.t - at.first, a.n.e, sums);
 }
 

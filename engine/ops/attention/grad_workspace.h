@@ -166,6 +166,7 @@ inline constexpr int64_t kMostOnePass = int64_t{4} << 30;
 /// The memory of the gradient in one pass: two numbers of each row, counters, steps, the f32 sums of dq for a few kv
 /// heads at a time, and those of dk and dv if the query heads of a kv head are divided into parts.
 struct OnePassMemory {
+  int64_t features;       ///< of a head, rounded up to whole tiles
   int64_t tiles, blocks;  ///< numbers of tiles of queries, and of blocks of keys
   int64_t columns;        ///< blocks of threads for a kv head, which wait for each other and so run together
   int64_t heads, group;   ///< query heads of all samples, and of a kv head
@@ -173,7 +174,8 @@ struct OnePassMemory {
   int64_t parts = 1;      ///< groups of the query heads of a kv head, each on its own multiprocessors
 
   OnePassMemory(const AttentionSize& n, bool causal)
-      : tiles((n.t + kOnePassRows - 1) / kOnePassRows),
+      : features((n.d + 63) / 64 * 64),
+        tiles((n.t + kOnePassRows - 1) / kOnePassRows),
         blocks((n.s + kOnePassKeys - 1) / kOnePassKeys),
         heads(n.b * n.heads()),
         group(n.r) {
@@ -206,15 +208,15 @@ struct OnePassMemory {
  private:
   static int64_t round(int64_t bytes) { return (bytes + 255) / 256 * 256; }
   /// Bytes per kv head: dq of its query heads, or dk and dv of a part.
-  int64_t tile_sums() const { return group * tiles * kOnePassRows * 128 * 4; }
-  int64_t part_sums() const { return 2 * blocks * kOnePassKeys * 128 * 4; }
+  int64_t tile_sums() const { return group * tiles * kOnePassRows * features * 4; }
+  int64_t part_sums() const { return 2 * blocks * kOnePassKeys * features * 4; }
 };
 
 /// Returns whether the gradient in one pass (attention_grad_one_pass_cuda.h) takes heads of this size, in as many
 /// blocks as an int counts.
 inline bool one_pass_takes(const AttentionSize& n) {
   constexpr int64_t kMost = int64_t{1} << 24;
-  return n.d > 64 && n.d <= 128 && n.d % 8 == 0 && n.e == n.d && n.t <= kLongestOnePass && n.s <= kLongestOnePass &&
+  return n.d >= 64 && n.d <= 128 && n.d % 8 == 0 && n.e == n.d && n.t <= kLongestOnePass && n.s <= kLongestOnePass &&
          n.b * n.heads() * ((n.t + kOnePassRows - 1) / kOnePassRows) < kMost &&
          std::max(OnePassMemory(n, true).bytes(), OnePassMemory(n, false).bytes()) <= kMostOnePass;
 }

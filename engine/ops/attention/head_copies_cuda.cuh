@@ -36,12 +36,12 @@ inline bool describe(CUtensorMap& to, const void* data, const Heads& heads, cons
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-/// True if q, k, v, dy and the gradients are bf16 without a mask, a window or a softcap, where 16-byte accesses reach
-/// them.
-inline bool is_plain_bf16(const CudaKernelCall& call, const AttentionCall& a) {
+/// True if q, k, v, dy and the gradients are bf16 without a mask, a window (unless `windows`) or a softcap, where
+/// 16-byte accesses reach them.
+inline bool is_plain_bf16(const CudaKernelCall& call, const AttentionCall& a, bool windows = false) {
   const auto is_bf16 = [](const TensorArg& arg) { return arg.dtype == DType::bf16; };
   const auto starts = [](const TensorArg& arg) { return reinterpret_cast<uintptr_t>(arg.data) % 16 == 0; };
-  if (a.masked || a.window > 0 || a.softcap > 0) return false;
+  if (a.masked || (a.window > 0 && !windows) || a.softcap > 0) return false;
   return is_bf16(call.in[0]) && is_bf16(call.in[a.q_at]) && is_bf16(call.in[a.k_at]) && is_bf16(call.out[0]) &&
          std::all_of(call.in.begin(), call.in.end(), starts) && std::all_of(call.out.begin(), call.out.end(), starts);
 }

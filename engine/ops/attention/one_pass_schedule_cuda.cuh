@@ -38,6 +38,8 @@ struct OnePassSchedule {
   int first_row;
   bool causal;
   int heads;  ///< query heads of a block of threads, one after another
+  int window =
+      0;  ///< queries that see a key, from its own on; 0: all later ones. Only if causal, and each query has a key
 
   TRAINCTL_HOST_DEVICE int passes() const { return (blocks + columns - 1) / columns; }
   /// The block of keys of a pass; from `blocks` on, there is none.
@@ -51,9 +53,20 @@ struct OnePassSchedule {
     const int before = causal ? block * kOnePassKeys - first_row : 0;
     return before > 0 ? before / kOnePassRows : 0;
   }
+  /// One past the last tile that sees the block.
+  TRAINCTL_HOST_DEVICE int end(int block) const {
+    if (window == 0) return tiles;
+    const int last = (block + 1) * kOnePassKeys - 2 + window - first_row;
+    return last < 0 ? 0 : last / kOnePassRows < tiles ? last / kOnePassRows + 1 : tiles;
+  }
   TRAINCTL_HOST_DEVICE int count(int block) const {
-    const int before = first(block);
-    return before < tiles ? tiles - before : 0;
+    const int before = first(block), behind = end(block);
+    return before < behind ? behind - before : 0;
+  }
+  /// The first tile in which some query does not see some key of the block any more.
+  TRAINCTL_HOST_DEVICE int hides_from(int block) const {
+    const int row = block * kOnePassKeys + window - first_row;
+    return window == 0 ? tiles : row < 0 ? 0 : row / kOnePassRows;
   }
   /// Number of steps over all heads.
   TRAINCTL_HOST_DEVICE int steps(int block) const { return heads * count(block); }
@@ -65,7 +78,8 @@ struct OnePassSchedule {
   TRAINCTL_HOST_DEVICE Walk walk(int block, int head) const {
     const int from = first(block);
     const bool forwards = block / columns % 2 == 0;
-    Walk walk{from, count(block), tiles, false};
+    Walk walk{from, count(block), end(block), false};
+    if (window > 0) return walk;
     if (from > 0 && (forwards ? head > 0 : head == heads - 1)) {
       walk.down = true, walk.at = tiles - 1;
     } else if (!causal) {
@@ -82,8 +96,12 @@ struct OnePassSchedule {
     for (int pass = block / columns - 1; pass >= 0; --pass) earlier += count(this->block(column_of(block), pass));
     return heads * earlier + head * count(block) + walk(block, head).step(tile);
   }
-  /// The number of blocks of keys that see a tile; they are the first ones.
-  TRAINCTL_HOST_DEVICE int seeing(int tile) const {
+  /// The blocks of keys that see a tile: from first_seen() to before seen_end().
+  TRAINCTL_HOST_DEVICE int first_seen(int tile) const {
+    const int key = first_row + tile * kOnePassRows - window + 1;
+    return window == 0 || key < 0 ? 0 : key / kOnePassKeys;
+  }
+  TRAINCTL_HOST_DEVICE int seen_end(int tile) const {
     const int keys = (tile + 1) * kOnePassRows + first_row, seen = (keys + kOnePassKeys - 1) / kOnePassKeys;
     return causal && seen < blocks ? seen : blocks;
   }
@@ -91,11 +109,11 @@ struct OnePassSchedule {
   TRAINCTL_HOST_DEVICE int64_t step_at(int block, int head, int tile) const {
     return steps_at(column_of(block), block / columns) + head * count(block) + walk(block, head).step(tile);
   }
-  /// The turn of a block at a tile, from the times at which the blocks that see it process it.
-  TRAINCTL_HOST_DEVICE static int turn(const int* times, int seeing, int block) {
+  /// The turn of one of `count` blocks at a tile, from the times at which they process it.
+  TRAINCTL_HOST_DEVICE static int turn(const int* times, int count, int block) {
     const int mine = times[block];
     int turn = 0;
-    for (int other = 0; other < seeing; ++other) turn += times[other] < mine || (times[other] == mine && other < block);
+    for (int other = 0; other < count; ++other) turn += times[other] < mine || (times[other] == mine && other < block);
     return turn;
   }
 };

@@ -2,6 +2,8 @@
 // (columns) in the registers of four warps, and the barriers and copies with which warps pass data to one another.
 #pragma once
 
+#include <climits>
+
 #include "engine/ops/attention/head_copies_cuda.cuh"
 #include "engine/ops/softmax/exponentials_cuda.cuh"
 
@@ -14,6 +16,7 @@ struct Sight {
   int keys;       ///< number of keys
   int first_row;  ///< index of the first query in the whole
   bool causal;
+  int window = 0;  ///< number of queries that see a key, from its own on; 0: all later ones
 };
 inline constexpr int kNever = -(1 << 30), kAlways = 1 << 30;
 
@@ -105,6 +108,7 @@ __device__ inline void weigh(float unit, const float* logs, const Lane& lane, fl
 
 /// Clears p' where a query does not see a key.
 __device__ inline void mask(const Sight& sight, const Lane& lane, int row0, int key0, float (&p)[32]) {
+  const unsigned queries = sight.window > 0 ? sight.window : INT_MAX;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int key = key0 + lane.row + 8 * h;
@@ -112,7 +116,7 @@ __device__ inline void mask(const Sight& sight, const Lane& lane, int row0, int 
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       float& v = p[4 * (i / 2) + 2 * h + i % 2];
-      v = 8 * (i / 2) + i % 2 >= least ? v : 0;
+      v = static_cast<unsigned>(8 * (i / 2) + i % 2 - least) < queries ? v : 0;
     }
   }
 }

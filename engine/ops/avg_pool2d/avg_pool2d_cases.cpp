@@ -35,7 +35,7 @@ extern const OpCases avg_pool2d_cases = {
                {{2, 3, 3, 3}}}},
     .gradients = {{{"avg_pool2d", {{{2, 3, 7, 6}}}, {{"kernel", Ints{3, 2}}}},
                    {"avg_pool2d_grad ncpq->nchw sums pq"},
-                   "each image and channel is by itself",
+                   "each channel of an image is independent of the others",
                    "hwpq"}},
     .shape_errors = {{{"avg_pool2d", {{{2, 3, 4, 4}, DType::i32}}, {{"kernel", Ints{2, 2}}}},
                       "avg_pool2d expects f32, but got [2, 3, 4, 4] i32"}},

@@ -203,14 +203,13 @@ extern const OpCases batch_norm_cases = {
          {{"batch_norm", {{{2, 3}}, {{3}}, {{3}}}}, "nc,c,c->nc", "", {{2, 3}}},
          {{"batch_norm", {{{2, 4, 5, 3}}, {{3}}, {{3}}}, {{"dim", int64_t{3}}}}, "nabc,c,c->nabc", "", {{2, 4, 5, 3}}},
          {{"batch_norm", {{{2, 3, 4}}, {{3}}, {{3}}, {{3}}, {{3}}}}, "nca,c,c,c,c->nca", "", {{2, 3, 4}}}},
-    .gradients =
-        {{{"batch_norm", {{{2, 3, 4}}, {{3}}, {{3}}}},
-          {"batch_norm_grad_stats nca,nca,c,c->c,c sums na sums na", "batch_norm_grad nca,nca,c,c,c,c->nca"},
-          "the sums come out partial over a cut batch; batch_norm_grad reads them whole, so they are reduced between; "
-          "then dx is element by element"},
-         {{"batch_norm", {{{2, 3}}, {{3}}, {{3}}, {{3}}, {{3}}}},
-          {"batch_norm_grad_stats nc,nc,c,c->c,c sums n sums n", "batch_norm_grad nc,nc,c,c,c,c,c->nc"},
-          "the same, and the sums are the gradients of beta and gamma"}},
+    .gradients = {{{"batch_norm", {{{2, 3, 4}}, {{3}}, {{3}}}},
+                   {"batch_norm_grad_stats nca,nca,c,c->c,c sums na sums na", "batch_norm_grad nca,nca,c,c,c,c->nca"},
+                   "over a cut batch the sums are partial; batch_norm_grad reads whole sums, so they are reduced "
+                   "first; dx is then element-wise"},
+                  {{"batch_norm", {{{2, 3}}, {{3}}, {{3}}, {{3}}, {{3}}}},
+                   {"batch_norm_grad_stats nc,nc,c,c->c,c sums n sums n", "batch_norm_grad nc,nc,c,c,c,c,c->nc"},
+                   "the same, and the sums are the gradients of beta and gamma"}},
     .shape_errors = {{{"batch_norm_mean", {{{2, 3}}}, {{"dim", int64_t{2}}}},
                       "batch_norm_mean: dim 2 is not a dim of [2, 3]"},
                      {{"batch_norm_mean", {{{2}}}}, "batch_norm_mean needs an input of at least 2 dims, but got [2]"}},

@@ -40,7 +40,7 @@ extern const OpCases choose_rows_cases = {
     .rules = {{{"choose_rows", {{{2}, DType::i32}, {{2, 3}}, {{2, 3}}}}, "a,ab,ab->ab", "", {{2, 3}}}},
     .gradients = {{{"choose_rows", {{{2}, DType::i32}, {{2, 3}}, {{2, 3}}}},
                    {"masked_rows a,ab->ab", "masked_rows a,ab->ab"},
-                   "row by row: dy in the rows that chose this input"}},
+                   "each row is independent of the others: it is dy where the row chose this input, otherwise 0"}},
     .shape_errors = {{{"choose_rows", {{{2}}, {{2, 3}}}}, "choose_rows: the ids are [2], expected i32"},
                      {{"choose_rows", {{{3}, DType::i32}, {{2, 3}}}},
                       "choose_rows: the ids are [3], expected the first dims of [2, 3]"},

@@ -221,7 +221,7 @@ extern const OpCases conv2d_cases = {
                   {kGroups,
                    {"conv2d_input_grad n(gk)pq,(gk)crs->n(gc)hw sums krspq",
                     "conv2d_weight_grad n(gc)hw,n(gk)pq->(gk)crs sums nhwpq"},
-                   "a group has its own channels in every operand",
+                   "each group has its own channels in every operand",
                    "hwpqrskc"},
                   {kTransposed,
                    {"conv2d nchw,kcrs->nkpq sums crshw", "conv2d_weight_grad nchw,nkpq->kcrs sums npqhw"},
@@ -230,7 +230,7 @@ extern const OpCases conv2d_cases = {
                   {kTransposedGroups,
                    {"conv2d n(gc)hw,(gk)crs->n(gk)pq sums crshw",
                     "conv2d_weight_grad n(gc)hw,n(gk)pq->(gk)crs sums npqhw"},
-                   "a group has its own channels in every operand",
+                   "each group has its own channels in every operand",
                    "hwpqrskc"}},
     .shape_errors =
         {{{"conv2d", {{{2, 3, 7}}, {{4, 3, 3, 3}}}}, "conv2d needs images [n, c, h, w], but got [2, 3, 7]"},

@@ -298,7 +298,8 @@ std::vector<Candidate> candidates_of(const ConvProblem& problem, size_t most, st
   add({});
   if (padded) add({.padded = true});
   if (can_fuse(problem)) add({.fused = true});
-  if (!candidates.empty() || problem.kind != ConvKind::weight || !is_half(problem.tensors.x.dtype)) return candidates;
+  if (!candidates.empty() || problem.kind != ConvKind::weight || problem.tensors.x.dtype != DType::bf16)
+    return candidates;
   add({.rounded = true});
   if (padded) add({.padded = true, .rounded = true});
   if (candidates.empty()) candidates = own_candidates(problem);

@@ -92,6 +92,40 @@ __device__ __forceinline__ void write_block_sums(const NormGradShape& shape, flo
   }
 }
 
+/// Adds the terms of V columns of a row to those columns' dgamma and dbeta, and sets the row's sums over them: of g *
+/// xhat, and if centred also of g.
+template <bool kCentred, class T, int V>
+__device__ __forceinline__ void add_row(const Raw<T, V>& raw_dy, const Raw<T, V>& raw_x, float mean, float rstd,
+                                        const float (&scale)[V], float (&of_gamma)[V], float (&of_beta)[V],
+                                        float* sums) {
+  float dy[V], along[V], xhat;
+  unpack(raw_dy, dy);
+  unpack(raw_x, along);
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    xhat = (along[j] - mean) * rstd;
+    of_gamma[j] += dy[j] * xhat;
+    if constexpr (kCentred) of_beta[j] += dy[j];
+    dy[j] *= scale[j];
+    along[j] = dy[j] * xhat;
+  }
+  sums[0] = sum_of_pack(along);
+  if constexpr (kCentred) sums[1] = sum_of_pack(dy);
+}
+
+/// dx of V columns of a row, from the means of g and of g * xhat over the whole row.
+template <class T, int V>
+__device__ __forceinline__ void row_grad(const Raw<T, V>& raw_dy, const Raw<T, V>& raw_x, float mean, float rstd,
+                                         const float (&scale)[V], float of_g, float of_product, float (&dx)[V]) {
+  float x[V];
+  unpack(raw_dy, dx);
+  unpack(raw_x, x);
+#pragma unroll
+  for (int j = 0; j < V; ++j) dx[j] = rstd * (dx[j] * scale[j] - of_g - (x[j] - mean) * rstd * of_product);
+}
+
+/// dx [rows, n] and, if wanted, each block's sums of the terms of dgamma and dbeta. A thread has V columns of every row
+/// of its team. kCentred: the norm subtracts the mean (layer_norm), and has a beta.
 template <int V, int kThreads, bool kCentred, class T>
 __global__ void __launch_bounds__(kThreads, kThreads == kNormGradThreads ? 2 : 1)
     norm_grads_kernel(NormGradShape shape, NormGradOperands<T> with) {
@@ -130,19 +164,7 @@ __global__ void __launch_bounds__(kThreads, kThreads == kNormGradThreads ? 2 : 1
 #pragma unroll
     for (int r = 0; r < R; ++r) {
       if (first + r >= shape.rows || !has_columns) continue;
-      float dy[V], along[V], xhat;
-      unpack(raw_dy[r], dy);
-      unpack(raw_x[r], along);
-#pragma unroll
-      for (int j = 0; j < V; ++j) {
-        xhat = (along[j] - mean[r]) * rstd[r];
-        of_gamma[j] += dy[j] * xhat;
-        if constexpr (kCentred) of_beta[j] += dy[j];
-        dy[j] *= scale[j];
-        along[j] = dy[j] * xhat;
-      }
-      sums[r * kSums] = sum_of_pack(along);
-      if constexpr (kCentred) sums[r * kSums + 1] = sum_of_pack(dy);
+      add_row<kCentred>(raw_dy[r], raw_x[r], mean[r], rstd[r], scale, of_gamma, of_beta, sums + r * kSums);
     }
     sum_of_team(sums, shape.team, of_warps[turn]);
     turn ^= 1;  // the other half: all threads pass a barrier before this one is written again
@@ -151,11 +173,8 @@ __global__ void __launch_bounds__(kThreads, kThreads == kNormGradThreads ? 2 : 1
       if (first + r >= shape.rows || !has_columns) continue;
       const float of_product = sums[r * kSums] * share;
       const float of_g = kCentred ? sums[r * kSums + kSums - 1] * share : 0.0f;
-      float dx[V], x[V];
-      unpack(raw_dy[r], dx);
-      unpack(raw_x[r], x);
-#pragma unroll
-      for (int j = 0; j < V; ++j) dx[j] = rstd[r] * (dx[j] * scale[j] - of_g - (x[j] - mean[r]) * rstd[r] * of_product);
+      float dx[V];
+      row_grad(raw_dy[r], raw_x[r], mean[r], rstd[r], scale, of_g, of_product, dx);
       if (with.residual.p != nullptr) add_pack(raw_residual[r], dx);
       store(with.dx, (first + r) * shape.n + place, dx);
     }

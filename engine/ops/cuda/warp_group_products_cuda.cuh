@@ -139,7 +139,22 @@ __device__ inline void add_product_over_lines(float (&d)[128], const unsigned* a
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 #endif
 }
-/// d = a' b, or d += a' b, over 16 lines of both, where b has 128 columns; the sums of more columns are only added to.
+/// d = a' b, or d += a' b, over 16 lines of both, where b has 64 or 128 columns; the sums of more columns are only
+/// added to.
+__device__ inline void set_product_over_lines(float (&d)[32], uint64_t a, uint64_t b) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile(TRAINCTL_PRODUCT("64", "0", "{" TRAINCTL_PLACES_32 "}, %32, %33, adds, 1, 1, 1, 1")
+               : TRAINCTL_SUMS_32(TRAINCTL_IS_MADE, d, 0)
+               : "l"(a), "l"(b));
+#endif
+}
+__device__ inline void add_product_over_lines(float (&d)[32], uint64_t a, uint64_t b) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile(TRAINCTL_PRODUCT("64", "1", "{" TRAINCTL_PLACES_32 "}, %32, %33, adds, 1, 1, 1, 1")
+               : TRAINCTL_SUMS_32(TRAINCTL_IS_CHANGED, d, 0)
+               : "l"(a), "l"(b));
+#endif
+}
 __device__ inline void set_product_over_lines(float (&d)[64], uint64_t a, uint64_t b) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
   asm volatile(TRAINCTL_PRODUCT("128", "0", "{" TRAINCTL_PLACES_64 "}, %64, %65, adds, 1, 1, 1, 1")
@@ -177,8 +192,8 @@ __device__ inline void multiply_lines(float (&d)[32], uint64_t a, uint64_t b) {
   for (int k = 1; k < 4; ++k) add_product(d, a + k * kNextColumns, b + k * kNextColumns);
 }
 /// d = a' b, or d += a' b, over the lines of both, a multiple of 16.
-template <int Lines>
-__device__ inline void multiply_over_lines(float (&d)[64], uint64_t a, uint64_t b) {
+template <int Lines, int Sums>
+__device__ inline void multiply_over_lines(float (&d)[Sums], uint64_t a, uint64_t b) {
   set_product_over_lines(d, a, b);
 #pragma unroll
   for (int k = 1; k < Lines / 16; ++k) add_product_over_lines(d, a + k * kNextLines, b + k * kNextLines);

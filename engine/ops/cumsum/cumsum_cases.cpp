@@ -31,8 +31,10 @@ extern const OpCases cumsum_cases = {
              {"cumsum", {{{5, 3}}}, along_dim(0), {{5, 3}}}},
     .references = {{"cumsum", cumsum}},
     .rules = {{{"cumsum", {{{2, 3, 4}}}, along_dim(1)}, "abc->abc", "b", {{2, 3, 4}}}},
-    .gradients =
-        {{{"cumsum", {{{2, 3}}}, along_dim(1)}, {"cumsum ab->ab"}, "each row is by itself; b is uncuttable", "b"}},
+    .gradients = {{{"cumsum", {{{2, 3}}}, along_dim(1)},
+                   {"cumsum ab->ab"},
+                   "each row is independent of the others; b is uncuttable",
+                   "b"}},
     .shape_errors = {{{"cumsum", {{{2, 3}}}, along_dim(2)}, "cumsum: there is no dim 2 in [2, 3]"}},
     .layers = {{"cumsum", ", dim: -1", {8, 12}}, {"cumsum", ", dim: 1, reverse: true", {8, 4, 3}, false, {4, 3}}},
 };

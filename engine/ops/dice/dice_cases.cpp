@@ -79,7 +79,7 @@ extern const OpCases dice_cases = {
               {{"overlap", {{{2, 4, 3}}, {{2, 4, 3}}}}, "abc,abc->ac,ac", "", {{2, 3}, {2, 3}}}},
     .gradients = {{{"overlap", {{{2, 4, 3}}, {{2, 4}, DType::i32}}},
                    {"overlap_grad abc,ab,ac->abc"},
-                   "each element is by itself"}},
+                   "each element is independent of the others"}},
     .shape_errors = {{{"overlap", {{{2, 4, 3}}, {{2, 3}, DType::i32}}},
                       "overlap: the label is [2, 3] i32, expected [2, 4]"},
                      {{"overlap", {{{2, 4, 3}}, {{2, 4}}}}, "overlap: the label is [2, 4], expected [2, 4, 3]"}},

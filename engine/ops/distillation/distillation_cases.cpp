@@ -98,10 +98,11 @@ extern const OpCases distillation_cases = {
                "ck",
                {{1}}},
               {{"distillation", {{{2, 5}}, {{2}, DType::i32}, {{2, 5}}}}, "ac,a,ac->()", "c", {{1}}}},
-    .gradients = {{{"distillation", {{{2, 5}}, {{2}, DType::i32}, {{2, 3}}, {{2, 3}, DType::i32}}},
-                   {"distillation_grad ac,a,ak,ak->ac sums k"},
-                   "row by row; its sums over c and k are inside of it, and neither is ever cut",
-                   "ck"}},
+    .gradients =
+        {{{"distillation", {{{2, 5}}, {{2}, DType::i32}, {{2, 3}}, {{2, 3}, DType::i32}}},
+          {"distillation_grad ac,a,ak,ak->ac sums k"},
+          "each row is independent of the others; its sums over c and k stay within the row, and neither is ever cut",
+          "ck"}},
     .shape_errors = {{{"distillation", {{{2, 5}}, {{2}}, {{2, 5}}}}, "distillation: the label is f32, expected i32"},
                      {{"distillation", {{{2, 5}}, {{2}, DType::i32}, {{2, 3}}}},
                       "distillation: teacher_logits are [2, 3], expected [2, 5]: the logits of all classes, "

@@ -48,7 +48,9 @@ extern const OpCases dropout_cases = {
          {"dropout", {{{6, 40}}}, drop(0.4, 97, {4, 1, 10}), {{6, 40}}}},
     .references = {{"dropout", dropout}},
     .rules = {{{"dropout", {{{2, 3}}}, drop(0.5, 7)}, "ab->ab", "", {{2, 3}}}},
-    .gradients = {{{"dropout", {{{2, 3}}}, drop(0.5, 7)}, {"dropout ab->ab"}, "the same mask by global index"}},
+    .gradients = {{{"dropout", {{{2, 3}}}, drop(0.5, 7)},
+                   {"dropout ab->ab"},
+                   "the mask depends on an element's global index alone, so it is the same on every rank"}},
     .shape_errors = {{{"dropout", {{{2}}}, drop(1.0, 0)}, "dropout: p is 1, expected 0 <= p < 1"},
                      {{"dropout", {{{6, 2}}}, drop(0.5, 0, {4, 0, 4})},
                       "dropout: batch [4, 0, 4] must be [micro-batches, dim, outer] with a dim of [6, 2] that outer "

@@ -93,6 +93,61 @@ constexpr int kBlocks = kStepsOfTerms > 2 || kKnown == Known::any               
                         : kStepsOfTerms == 1 && std::popcount(kRoom<kKnown>.ahead) < 3 ? 3
                                                                                        : 2;
 
+/// Whether the chain has product k: a known chain has all that its kernel has room for.
+template <Known kKnown>
+__device__ __forceinline__ bool is_used(const Chain& chain, int k) {
+  return kKnown != Known::any || k < chain.num_products;
+}
+
+/// Keeps the fragments of each q for the 32 columns of a warp in shared memory. `column`, `term`: the first column and
+/// term that this thread loads.
+template <int kStepsOfTerms, Known kKnown>
+__device__ __forceinline__ void keep_columns(const Chain& chain, int64_t columns, int64_t column, int term, int warp,
+                                             MemoryOf<kStepsOfTerms, kKnown>& memory) {
+  constexpr int kFactors = kRoom<kKnown>.products;
+  Columns<kStepsOfTerms> of_q[kFactors];
+#pragma unroll
+  for (int k = 0; k < kFactors; ++k)
+    if (is_used<kKnown>(chain, k)) of_q[k].load(chain.products[k], columns, column, term);
+#pragma unroll
+  for (int k = 0; k < kFactors; ++k)
+    if (is_used<kKnown>(chain, k)) of_q[k].store(chain.products[k], term, memory.q[k][warp]);
+}
+
+/// Pushes the thread's values of the input `index`: 8 columns of each of its two rows.
+template <int kMost>
+__device__ __forceinline__ void push_input(const Raw<bf16, 8> (&x)[kMost][2], int index, Stack<kValues>& stack) {
+  stack.make_room();
+#pragma unroll
+  for (int k = 0; k < kMost; ++k) {
+    if (k != index) continue;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float eight_of[8];
+      unpack(x[k][half], eight_of);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) stack.v[0][half * 8 + j] = eight_of[j];
+    }
+  }
+}
+
+/// The 8 columns of one of the thread's two rows, from the top of the stack.
+__device__ __forceinline__ void copy_half(const Stack<kValues>& stack, int half, float (&to)[8]) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j) to[j] = stack.v[0][half * 8 + j];
+}
+
+/// Gives the top of the stack a name; it stays there.
+__device__ __forceinline__ void name_top(Stack<kValues>& stack, int name) {
+#pragma unroll
+  for (int k = 0; k < kMostElementwiseNames; ++k) {
+#pragma unroll
+    for (int j = 0; j < kValues; ++j) stack.named[k][j] = k == name ? stack.v[0][j] : stack.named[k][j];
+  }
+}
+
+/// Computes a chain on [rows, columns]. A block takes the kWarps * 32 columns of block.x % across and up to `passes`
+/// times 16 rows, 16 per pass; in a pass a warp computes its products and then each token of the chain.
 template <int kStepsOfTerms, Known kKnown>
 __global__ void __launch_bounds__(kWarps * 32, kBlocks<kStepsOfTerms, kKnown>)
     product_chain_kernel(__grid_constant__ const Chain chain, __grid_constant__ const Large<bf16> large,
@@ -142,23 +197,15 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks<kStepsOfTerms, kKnown>)
       });
     end_group_of_requests();
   };
-  const auto is_used = [&](int k) { return kKnown != Known::any || k < chain.num_products; };
 #pragma unroll
   for (int k = 0; k < kFactors; ++k)
-    if (is_used(k)) request_rows<Shared::kPitch>(chain.products[k], first_row, place, memory.p[k]);
+    if (is_used<kKnown>(chain, k)) request_rows<Shared::kPitch>(chain.products[k], first_row, place, memory.p[k]);
   end_group_of_requests();
 #pragma unroll
   for (int pass = 0; pass < kSlots - 1; ++pass) request_pass(pass);
-  if (has_columns) {
-    const int64_t column = first_column + group / 2 * 8 + group % 2;
-    Columns<kStepsOfTerms> of_q[kFactors];
-#pragma unroll
-    for (int k = 0; k < kFactors; ++k)
-      if (is_used(k)) of_q[k].load(chain.products[k], place.columns, column, term);
-#pragma unroll
-    for (int k = 0; k < kFactors; ++k)
-      if (is_used(k)) of_q[k].store(chain.products[k], term, memory.q[k][warp]);
-  }
+  if (has_columns)
+    keep_columns<kStepsOfTerms, kKnown>(chain, place.columns, first_column + group / 2 * 8 + group % 2, term, warp,
+                                        memory);
   wait_for_requests<kSlots - 1>();
   __syncthreads();
   if (!has_columns) return;
@@ -177,18 +224,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks<kStepsOfTerms, kKnown>)
       const int index = index_;
       switch (op) {
         case ElementwiseOp::input:
-          stack.make_room();
-#pragma unroll
-          for (int k = 0; k < kMost; ++k) {
-            if (k != index) continue;
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-              float eight_of[8];
-              unpack(x[k][half], eight_of);
-#pragma unroll
-              for (int j = 0; j < 8; ++j) stack.v[0][half * 8 + j] = eight_of[j];
-            }
-          }
+          push_input(x, index, stack);
           break;
         case ElementwiseOp::product_nr:
           stack.make_room();
@@ -199,11 +235,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks<kStepsOfTerms, kKnown>)
                   memory.q[k][warp], memory.p[k] + (pass * kRows + group) * Shared::kPitch + term, stack.v[0]);
           break;
         case ElementwiseOp::name:
-#pragma unroll
-          for (int k = 0; k < kMostElementwiseNames; ++k) {
-#pragma unroll
-            for (int j = 0; j < kValues; ++j) stack.named[k][j] = k == index ? stack.v[0][j] : stack.named[k][j];
-          }
+          name_top(stack, index);
           break;
         case ElementwiseOp::named:
           stack.make_room();
@@ -213,8 +245,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks<kStepsOfTerms, kKnown>)
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             float eight_of[8];
-#pragma unroll
-            for (int j = 0; j < 8; ++j) eight_of[j] = stack.v[0][half * 8 + j];
+            copy_half(stack, half, eight_of);
             if (has_row(pass, half)) store(large.out[index], offset_of(pass, half), eight_of);
           }
           stack.close_up(0);

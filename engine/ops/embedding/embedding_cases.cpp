@@ -24,9 +24,10 @@ extern const OpCases embedding_cases = {
     .references = {{"embedding", embedding}},
     // A rank returns 0 for rows that it does not hold: the vocabulary is a contraction.
     .rules = {{{"embedding", {{{2, 3}, DType::i32}, {{9, 4}}}}, "ab,vd->abd", "", {{2, 3, 4}}}},
-    .gradients = {{{"embedding", {{{2, 3}, DType::i32}, {{9, 4}}}},
-                   {"embedding_grad abd,ab->vd sums ab"},
-                   "a row adds up over all ids; a rank with some rows keeps those alone, whatever the others do"}},
+    .gradients =
+        {{{"embedding", {{{2, 3}, DType::i32}, {{9, 4}}}},
+          {"embedding_grad abd,ab->vd sums ab"},
+          "the gradient of a row of the table sums over all ids; a rank with some of the rows computes those alone"}},
     .shape_errors = {{{"embedding", {{{2}}, {{9, 4}}}}, "embedding expects i32 ids, but got [2] f32"},
                      {{"embedding", {{{2}, DType::i32}, {{9}}}},
                       "embedding needs a table [vocab, units], but got [9]"}},

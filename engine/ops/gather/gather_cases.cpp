@@ -52,7 +52,7 @@ extern const OpCases gather_cases = {
               {{"scatter_add", {{{2, 3, 4}}, {{2, 3}, DType::i32}}, scatter_to(1, 5)}, "abc,ab->adc", "", {{2, 5, 4}}}},
     .gradients = {{{"gather", {{{2, 5, 4}}, {{2, 3}, DType::i32}}, gather_along(1)},
                    {"gather_grad adc,ad->abc sums d"},
-                   "a rank with some of d adds those whose index is in its part of b"},
+                   "a rank with a part of d adds the elements whose index is in its part of b"},
                   {{"scatter_add", {{{2, 3, 4}}, {{2, 3}, DType::i32}}, scatter_to(1, 5)},
                    {"gather adc,ab->abc sums d"},
                    "a rank with a part of d writes 0 for indices in the parts of others"}},

@@ -51,7 +51,7 @@ extern const OpCases group_norm_cases = {
           {{2, 6}, {2, 2}, {2, 2}}}},
     .gradients = {{{"group_norm", {{{2, 6, 4}}}, groups(3)},
                    {"group_norm_grad n(gk)a,n(gk)a,ng,ng->n(gk)a"},
-                   "sums over k and a inside, which are uncuttable"},
+                   "it sums over k and a, which are uncuttable"},
                   {{"group_norm", {{{2, 6, 4}}, {{6}}, {{6}}}, groups(3)},
                    {"group_norm_param_grad n(gk)a,n(gk)a,ng,ng->(gk),(gk) sums na sums na",
                     "group_norm_grad n(gk)a,n(gk)a,ng,ng,(gk)->n(gk)a"},

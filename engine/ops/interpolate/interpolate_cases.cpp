@@ -77,7 +77,7 @@ extern const OpCases interpolate_cases = {
     .rules = {{{"interpolate", {{{2, 3, 4}}}, resized(1, 3, 6, true)}, "abc->adc", "", {{2, 6, 4}}}},
     .gradients = {{{"interpolate", {{{2, 3, 4}}}, resized(1, 3, 6, true)},
                    {"interpolate_grad adc->abc sums d"},
-                   "a rank with a part of d adds what comes from it"}},
+                   "a rank with a part of d adds the terms that come from that part"}},
     .shape_errors = {{{"interpolate", {{{2, 3}}}, resized(2, 3, 6, true)}, "interpolate: there is no dim 2 in [2, 3]"}},
     .layers = {{"interpolate", ", size: [8, 5], mode: bilinear", {8, 3, 8, 5}, false, {3, 4, 3}},
                {"interpolate", ", scale: 2, mode: bilinear, align_corners: true", {8, 3, 8, 6}, false, {3, 4, 3}},

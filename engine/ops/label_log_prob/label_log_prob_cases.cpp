@@ -52,7 +52,7 @@ extern const OpCases label_log_prob_cases = {
     .rules = {{{"label_log_prob", {{{2, 3, 5}}, {{2, 3}, DType::i32}}}, "abc,ab->ab", "c", {{2, 3}}}},
     .gradients = {{{"label_log_prob", {{{2, 5}}, {{2}, DType::i32}}},
                    {"label_log_prob_grad ac,a,a->ac"},
-                   "row by row; its sum over c is inside of it, and c is uncuttable",
+                   "each row is independent of the others; its sum over c stays within the row, and c is uncuttable",
                    "c"}},
     .shape_errors = {{{"label_log_prob", {{{2, 3}}, {{3}, DType::i32}}},
                       "label_log_prob: the label is [3] i32, expected [2]"},

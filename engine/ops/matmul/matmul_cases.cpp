@@ -318,7 +318,7 @@ extern const OpCases matmul_cases = {
                    "the weight is used for every a and m, so its gradient sums over both"},
                   {{"matmul", {{{5, 2, 3}}, {{5, 3, 4}}}},
                    {"matmul amn,akn->amk sums n", "matmul amk,amn->akn sums m"},
-                   "a is in every operand: products of their own"},
+                   "a is in every operand: each a is a product of its own"},
                   {{"matmul", {{{5, 2, 3}}, {{5, 4, 3}}}, kTransposeB},
                    {"matmul amn,ank->amk sums n", "matmul amn,amk->ank sums m"},
                    "the same"}},

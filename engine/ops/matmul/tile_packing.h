@@ -67,6 +67,9 @@ void pack_panel(const float* from, int64_t from_row, int64_t k, int64_t columns,
   }
 }
 
+/// pack_lanes requests a line this many k before it loads it.
+constexpr int64_t kAhead = 32;
+
 /// to[k][lane] = from[lane, k] for `rows` lanes; zeros in the others.
 void pack_lanes(View from, int64_t rows, int64_t k, float* to, int64_t to_row) {
   int64_t i = 0;
@@ -81,7 +84,10 @@ void pack_lanes(View from, int64_t rows, int64_t k, float* to, int64_t to_row) {
     }
   } else if (from.row == 1 && from.col >= kLanes) {
     // Lanes beyond the rows read memory that is still before the next k's, and are never used.
-    for (; i + 1 < k; ++i) store(to + i * to_row, load(from.at(0, i)));
+    for (; i + 1 < k; ++i) {
+      __builtin_prefetch(from.at(0, i + kAhead), 0, 2);
+      store(to + i * to_row, load(from.at(0, i)));
+    }
   }
   for (; i < k; ++i) {
     for (int64_t r = 0; r < kLanes; ++r) to[i * to_row + r] = r < rows ? *from.at(r, i) : 0.0f;

@@ -28,6 +28,7 @@ constexpr int64_t kPacked = 160 << 10;  ///< floats of scratch that stay in the 
 constexpr int64_t kLongestSum = 1024;
 constexpr int64_t kDeepBlock = 256;   ///< terms of k per block; C stays in the L2 cache, and A is read down its columns
 constexpr int64_t kSmallB = 1 << 16;  ///< floats of B that stay in the L2 cache together with the rest
+constexpr int64_t kLine = 16;         ///< floats of a cache line
 constexpr int64_t kDotLimit = 12;     ///< most rows or columns for which A B^T uses dots
 
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -47,9 +48,18 @@ struct Finish {
   }
 };
 
-/// tile[r][:] = sum over k of a[r, k] * b[k, :], in registers.
-template <int R, int V>
-inline __attribute__((always_inline)) void outer_product(View a, const float* b, int64_t b_row, int64_t k,
+/// Memory that a product needs soon: requested while it computes, because operands of a layer come from the L3 cache
+/// or from memory, whose latency neither the processor's own requests nor its order of execution hide.
+struct Ahead {
+  const float* stored;  ///< where the tile will be stored
+  int64_t stored_row;
+  const float* next;  ///< a row of `next_floats` floats per row of C, which the L2 cache requests; null: none
+  int64_t next_row, next_floats;
+};
+
+/// tile[r][:] = sum over k of a[r, k] * b[k, :], in registers. Requests `kStored` rows of C, of `kWidth` floats each.
+template <int R, int V, int kStored, int kWidth>
+inline __attribute__((always_inline)) void outer_product(View a, const float* b, int64_t b_row, int64_t k, Ahead ahead,
                                                          Vec (&tile)[R][V]) {
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
@@ -57,18 +67,28 @@ inline __attribute__((always_inline)) void outer_product(View a, const float* b,
     for (int v = 0; v < V; ++v) tile[r][v] = Vec{};
   }
   const float* from = a.p;
-  for (int64_t i = 0; i < k; ++i) {
-    Vec row[V];
-#pragma GCC unroll 16
-    for (int v = 0; v < V; ++v) row[v] = load(b + v * kLanes);
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      const Vec x = from[r * a.row] - Vec{};
-#pragma GCC unroll 16
-      for (int v = 0; v < V; ++v) tile[r][v] += x * row[v];
+  const int64_t part = k < 4 * kStored ? k : k / kStored + 1;  // few terms: mostly blocks that are in the cache
+  for (int64_t left = k; left > 0; left -= part) {
+    __builtin_prefetch(ahead.stored, 1);
+    if (kWidth > 1) __builtin_prefetch(ahead.stored + kWidth - 1, 1);
+    ahead.stored += ahead.stored_row;
+    if (ahead.next != nullptr) {
+      for (int64_t i = 0; i < ahead.next_floats; i += kLine) __builtin_prefetch(ahead.next + i, 0, 2);
+      ahead.next += ahead.next_row;
     }
-    from += a.col;
-    b += b_row;
+    for (int64_t i = smaller(left, part); i > 0; --i) {
+      Vec row[V];
+#pragma GCC unroll 16
+      for (int v = 0; v < V; ++v) row[v] = load(b + v * kLanes);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        const Vec x = from[r * a.row] - Vec{};
+#pragma GCC unroll 16
+        for (int v = 0; v < V; ++v) tile[r][v] += x * row[v];
+      }
+      from += a.col;
+      b += b_row;
+    }
   }
 }
 
@@ -154,6 +174,12 @@ inline void store_transposed(const Vec (&tile)[R][V], float* c, int64_t c_row, c
   }
 }
 
+/// Up to kRows rows of A that are used soon and may not be in the cache. Null: none.
+struct NextRows {
+  const float* p;
+  int64_t row, floats;
+};
+
 /// R rows of C (or, transposed, R columns) as a row of tiles. Every call sets up R addresses, so with a short k a
 /// call should cover many tiles.
 struct Strip {
@@ -166,6 +192,7 @@ struct Strip {
   int64_t c_row;
   Finish finish;
   int64_t columns;  ///< columns of the strip; the last tile may be partial
+  NextRows next;
 };
 
 /// c[R rows, columns] of one strip: outer products of R rows of a and V * kLanes columns of b at a time; kTransposed: c
@@ -177,9 +204,14 @@ void outer_strip(const Strip& strip) {
   const int64_t b_row = strip.b_row, b_step = strip.b_step, k = strip.k, c_row = strip.c_row;
   float* c = strip.c;
   Finish finish = strip.finish;
+  constexpr int64_t kWidth = V * kLanes;
+  const int64_t tiles = (strip.columns + kWidth - 1) / kWidth,
+                part = round_up((strip.next.floats + tiles - 1) / tiles, kLine);
+  Ahead ahead{c, c_row, strip.next.p, strip.next.row, part};
   for (int64_t left = strip.columns; left > 0; left -= V * kLanes) {
     Vec tile[R][V];
-    outer_product<R, V>(a, b, b_row, k, tile);
+    outer_product<R, V, kTransposed ? kWidth : R, kTransposed ? R : kWidth>(a, b, b_row, k, ahead, tile);
+    if (ahead.next != nullptr) ahead.next += part;
     if (kTransposed) {
       store_transposed<R, V>(tile, c, c_row, finish, smaller(left, V * kLanes));
       c += V * kLanes * c_row;
@@ -193,6 +225,7 @@ void outer_strip(const Strip& strip) {
       finish = finish.from(V * kLanes);
     }
     b += b_step;
+    ahead.stored = c;
   }
 }
 
@@ -214,9 +247,9 @@ OuterStrip strip_of(int64_t rows, int64_t vectors) {
 }
 
 /// C = A B. `panel`: scratch for a panel of B, k x 2 vectors, and then for A, k x 1 vector per strip. B that is stored
-/// by columns is packed, which takes as long as a few rows of A.
+/// by columns is packed, which takes as long as a few rows of A. `has_next`: the same rows of more terms follow.
 void outer_columns(View a, View b, int64_t m, int64_t n, int64_t k, float* c, int64_t c_row, const Finish& finish,
-                   float* panel) {
+                   float* panel, bool has_next) {
   const int64_t blocks = (m + kRows - 1) / kRows;
   const int64_t widest = b.col == 1 && (m + blocks - 1) / blocks <= kWideRows ? 4 : 2;
   const bool scattered = k >= 64 && (a.col >= 256 || a.row % 1024 == 0);  // A maps to few cache sets
@@ -226,10 +259,13 @@ void outer_columns(View a, View b, int64_t m, int64_t n, int64_t k, float* c, in
   const auto strips = [&](int64_t j, int64_t columns, int64_t vectors, const float* from, int64_t from_row) {
     int64_t block = 0;
     for_each_part(m, kRows, [&](int64_t i, int64_t rows) {
+      NextRows next{};
+      if (j == 0 && a.col == 1 && i + rows < m) next = {a.at(i + rows, 0), a.row, k};
+      if (j == 0 && a.row == 1 && has_next && i < k) next = {a.at(0, k + i), a.col, m};
       const View rows_of_a =
           scattered ? View{packed + block++ * kLanes * k, 1, kLanes} : View{a.at(i, 0), a.row, a.col};
       strip_of<false>(rows, vectors)(
-          {rows_of_a, from, from_row, vectors * kLanes, k, c + i * c_row + j, c_row, finish.from(j), columns});
+          {rows_of_a, from, from_row, vectors * kLanes, k, c + i * c_row + j, c_row, finish.from(j), columns, next});
     });
   };
   const bool b_fits = b.col == 1 && k * n <= kSmallB;  // in the cache: traffic is mostly C, written along its rows
@@ -265,7 +301,7 @@ void outer_rows(View a, View b, int64_t m, int64_t n, int64_t k, float* c, int64
       pack_lanes(rows_of_b, rows, k, packed_b, kLanes);
       rows_of_b = {packed_b, 1, kLanes};
     }
-    Strip strip{rows_of_b, packed, 2 * kLanes, 2 * kLanes * k, k, c + j, c_row, finish.from(j), smaller(pairs, m)};
+    Strip strip{rows_of_b, packed, 2 * kLanes, 2 * kLanes * k, k, c + j, c_row, finish.from(j), smaller(pairs, m), {}};
     if (pairs > 0) strip_of<true>(rows, 2)(strip);
     if (m <= pairs) return;
     strip.b += pairs * k;
@@ -414,7 +450,8 @@ void run_product(const Product& p, float* scratch) {
       if (p.transpose_b && !packs_b(p)) {
         outer_rows({a.at(i, k0), a.row, a.col}, {b.at(k0, 0), b.col, b.row}, m, p.n, k, c, p.c_row, finish, scratch);
       } else {
-        outer_columns({a.at(i, k0), a.row, a.col}, {b.at(k0, 0), b.row, b.col}, m, p.n, k, c, p.c_row, finish, scratch);
+        outer_columns({a.at(i, k0), a.row, a.col}, {b.at(k0, 0), b.row, b.col}, m, p.n, k, c, p.c_row, finish, scratch,
+                      m == p.m && !last);
       }
     });
   });

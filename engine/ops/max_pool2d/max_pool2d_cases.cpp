@@ -117,7 +117,7 @@ extern const OpCases max_pool2d_cases = {
           {{2, 3, 3, 3}}}},
     .gradients = {{{"max_pool2d", {{{2, 3, 7, 6}}}, {{"kernel", Ints{3, 2}}}},
                    {"max_pool2d_grad ncpq,nchw->nchw sums pq"},
-                   "each image and channel is by itself",
+                   "each channel of an image is independent of the others",
                    "hwpq"}},
     .shape_errors =
         {{{"max_pool2d", {{{2, 3}}}, {{"kernel", Ints{2, 2}}}}, "max_pool2d needs images [n, c, h, w], but got [2, 3]"},

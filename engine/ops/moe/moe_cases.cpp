@@ -81,7 +81,7 @@ void add_token_exchanges(std::vector<KernelCase>& calls) {
                    .out = {unwritten({3, 7, 3}, DType::i32)}});
 }
 
-/// The router's nodes behind the choice: weights, logits, ids. The bias is 0 and does not change what is computed.
+/// The router's nodes after the choice: weights, logits, ids. The bias is 0 and does not change what is computed.
 void build_balance(LayerBuilder& layer, const std::vector<TensorId>& in, const Attrs& attrs) {
   const int64_t n = layer.shape(in[1]).back();
   const TensorId state = layer.state(kExpertLoadState, {LoadPlaces{n}.size()}, 3);
@@ -257,18 +257,19 @@ extern const OpCases moe_cases = {
     .gradients =
         {{{"route", {{{2, 3, 6}}}, route_attrs(2)},
           {"route_grad abk,abn,abk->abn sums k"},
-          "each token alone; its experts are never cut",
+          "each token is independent of the others; its experts are never cut",
           "kn"},
          {{"balance_losses", {{{2, 3, 2}}, {{2, 3, 6}}, {{15}}}, balance_attrs(6, "softmax", 1, 0)},
           {"pass in0", "balance_losses_grad abn,s->abn sums s"},
-          "the gradient of a token needs the load of all tokens, which is reduced before, and nothing of other tokens",
+          "the gradient of a token needs the load of all tokens, which is reduced first, and nothing else of other "
+          "tokens",
           "kns"},
          {{"experts", kRuleInputs, kRuleAttrs},
           {"experts_grad abo,abd,abk,abk,ep(hi)d,eo(hi),abehq->abd,abk,ep(hi)d,eo(hi) sums kephioq sums dephioq sums "
            "abkoq "
            "sums abdkpq"},
-          "the gradients are linear in dy: of its own experts and hidden features a rank adds its terms to dx and "
-          "dweights; those of weights add up over tokens",
+          "the gradients are linear in dy: a rank adds the terms of its own experts and hidden features to dx and "
+          "dweights; the gradients of weights sum over tokens",
           "dkpioq"}},
     .shape_errors =
         {{{"route", {{{2, 3}}}, route_attrs(4)}, "route: top_k is 4, expected 1 to 3, the number of experts"},

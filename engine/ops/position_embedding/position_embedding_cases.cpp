@@ -32,7 +32,8 @@ extern const OpCases position_embedding_cases = {
          {{"position_embedding", {{{2, 3, 4}}, {{5, 4}}, {{2, 3}, DType::i32}}}, "atd,pd,at->atd", "p", {{2, 3, 4}}}},
     .gradients = {{{"position_embedding", {{{2, 3, 4}}, {{5, 4}}}},
                    {"pass in0", "position_embedding_grad atd->pd sums at"},
-                   "a row is used in every sample; a rank with some positions has their rows and 0 elsewhere"},
+                   "every sample uses a row, so its gradient sums over samples; a rank with some positions writes "
+                   "their rows, and 0 elsewhere"},
                   {{"position_embedding", {{{2, 3, 4}}, {{5, 4}}, {{2, 3}, DType::i32}}},
                    {"pass in0", "position_embedding_grad atd,at->pd sums at"},
                    "the same; each row of dy belongs to one position"}},

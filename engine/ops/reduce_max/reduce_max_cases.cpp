@@ -50,7 +50,7 @@ extern const OpCases reduce_max_cases = {
               {{"reduce_max", {{{2, 3}}}, over({0, 1})}, "ab->()", "ab", {{1}}}},
     .gradients = {{{"reduce_max", {{{2, 3}}}, over({1})},
                    {"reduce_max_grad a,ab,a->ab"},
-                   "counts the largest over b inside; b is uncuttable"}},
+                   "it counts the largest elements over b, which is uncuttable"}},
     .shape_errors = {{{"reduce_max", {{{2, 3}}}, over({1, 1})},
                       "reduce_max: dims [1, 1] must be distinct dims of [2, 3]"}},
     .layers = {{"reduce_max", ", dims: [-1]", {8}},

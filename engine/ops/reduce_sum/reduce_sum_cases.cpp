@@ -51,7 +51,7 @@ extern const OpCases reduce_sum_cases = {
          {{"reduce_sum", {{{2, 3}}}, {{"dims", Ints{0, 1}}}}, "ab->()", "", {{1}}}},
     .gradients = {{{"reduce_sum", {{{2, 3}}}, {{"dims", Ints{1}}}},
                    {"broadcast_to a->ab"},
-                   "dy, whole over b because y was reduced, is repeated over b: each block of b gets the same"},
+                   "y was reduced over b, so every rank has the whole dy, and each block of b gets the same values"},
                   {{"reduce_sum", {{{2, 3}}}, {{"dims", Ints{0}}, {"keep_dims", true}}},
                    {"broadcast_to ()b->ab"},
                    "the same"}},

@@ -46,7 +46,7 @@ extern const OpCases reindex_cases = {
     .rules = {{{"reindex", {{{2, 5, 4}}}, moved_along(1, 2, 1, "circular")}, "abc->adc", "", {{2, 8, 4}}}},
     .gradients = {{{"reindex", {{{2, 5, 4}}}, moved_along(1, 2, 1, "circular")},
                    {"reindex_grad adc->abc sums d"},
-                   "a rank with some of d adds those of them that have its part of b"}},
+                   "a rank with a part of d adds the elements that came from its part of b"}},
     .shape_errors = {{{"reindex", {{{2, 3}}}, moved_along(2, 1, 1, "circular")},
                       "reindex: there is no dim 2 in [2, 3]"},
                      {{"reindex", {{{2, 3}}}, moved_along(1, -1, -2, "circular")},

@@ -21,9 +21,10 @@ extern const OpCases reshape_cases = {
               {{"reshape", {{{1, 6}}}, {{"shape", Ints{6}}}}, "()a->a", "", {{6}}},
               {{"reshape", {{{6}}}, {{"shape", Ints{6}}}}, "a->a", "", {{6}}},
               {{"reshape", {{{6, 5}}}, {{"shape", Ints{30}}}}, "ab->(ab)", "b", {{30}}}},
-    .gradients = {{{"reshape", {{{2, 3, 4}}}, {{"shape", Ints{2, 12}}}},
-                   {"reshape a(bc)->abc"},
-                   "moves elements; a and b are outermost in their dims on both sides, so a block is a block"}},
+    .gradients =
+        {{{"reshape", {{{2, 3, 4}}}, {{"shape", Ints{2, 12}}}},
+          {"reshape a(bc)->abc"},
+          "it moves elements; a and b are the major factors of their dims on both sides, so a block stays one block"}},
     .shape_errors = {{{"reshape", {{{2, 3}}}, {{"shape", Ints{4}}}}, "reshape: [2, 3] has 6 elements, [4] has 4"}},
     .layers = {{"flatten", "", {8, 12}},
                {"reshape", ", shape: [3, -1]", {8, 3, 4}},

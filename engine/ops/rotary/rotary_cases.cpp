@@ -109,6 +109,13 @@ std::vector<OpCase> rotary_rows() {
       for (const int64_t offset : {3, 6})
         rotary_rows.push_back({"rotary", {{{2, 6, 60}}}, with(attrs, {{"rotary_offset", offset}}), {{2, 6, 60}}});
     }
+    // The same where GPUs read and write packs.
+    for (const int64_t offset : {8, 16})
+      rotary_rows.push_back(
+          {"rotary",
+           {{{2, 6, 96}}},
+           with(rotary_attrs(32, interleaved, 3, 2), {{"rotary_dim", int64_t{16}}, {"rotary_offset", offset}}),
+           {{2, 6, 96}}});
   }
   rotary_rows.push_back({"rotary", {{{2, 12, 12}}, ids({2, 12}, 9)}, rotary_attrs(4), {{2, 12, 12}}});
   rotary_rows.push_back({"rotary", {{{4, 6, 36}}, ids({4, 6}, 3)}, rotary_attrs(6, true, 3, 2), {{4, 6, 36}}});
@@ -135,7 +142,7 @@ extern const OpCases rotary_cases = {
          {{"rotary", {{{2, 3, 24}}}, rotary_attrs(4, false, 3, 2)}, "bt(gd)->bt(gd)", "d", {{2, 3, 24}}}},
     .gradients = {{{"rotary", {{{2, 3, 12}}}, rotary_attrs(4)},
                    {"rotary bt(gd)->bt(gd)"},
-                   "element pairs of one head"}},
+                   "it turns pairs of elements, both of one head"}},
     .shape_errors = {{{"rotary", {{{2, 12}}}, rotary_attrs(4)},
                       "rotary expects [batch, rows, features], but got [2, "
                       "12]"},

@@ -6,6 +6,7 @@
 
 namespace trainctl::cuda {
 
+/// C = relu(sum * scale + bias), or times a relu's slope; see finished(). All matrices are laid out as C.
 struct Finish {
   float* c = nullptr;  ///< [batch, m, n]
   int m = 0, n = 0;
@@ -13,8 +14,8 @@ struct Finish {
   bool relu = false;
   const float* relu_result = nullptr;  ///< multiplies by relu's slope, derived from relu's result
   bool accumulate = false;
-  const float* descend = nullptr;
-  bool vectors = false;  ///< rows may be accessed as aligned float4
+  const float* descend = nullptr;  ///< with accumulate: C -= *descend * the sum, a gradient step; null: C += the sum
+  bool vectors = false;            ///< rows may be accessed as aligned float4
 };
 
 inline bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }

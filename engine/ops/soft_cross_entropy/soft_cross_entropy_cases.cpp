@@ -66,7 +66,7 @@ extern const OpCases soft_cross_entropy_cases = {
     .rules = {{{"soft_cross_entropy", {{{2, 3, 5}}, {{2, 3, 5}}}}, "abc,abc->()", "c", {{1}}}},
     .gradients = {{{"soft_cross_entropy", {{{2, 5}}, {{2, 5}}}},
                    {"soft_cross_entropy_grad ac,ac->ac"},
-                   "row by row; its sums over c are inside of it, and c is uncuttable",
+                   "each row is independent of the others; its sums over c stay within the row, and c is uncuttable",
                    "c"}},
     .shape_errors = {{{"soft_cross_entropy", {{{2, 3}}, {{2, 4}}}},
                       "soft_cross_entropy: the label is [2, 4], expected [2, 3]"},

@@ -215,7 +215,7 @@ extern const OpCases softmax_cross_entropy_cases = {
     .rules = {{{"softmax_cross_entropy", {{{2, 3, 5}}, {{2, 3}, DType::i32}}}, "abc,ab->()", "", {{1}}, "c"}},
     .gradients = {{{"softmax_cross_entropy", {{{2, 5}}, {{2}, DType::i32}}},
                    {"softmax_cross_entropy_grad ac,a->ac"},
-                   "row by row; its sum over c is an inner one"}},
+                   "each row is independent of the others; ranks exchange its sum over c"}},
     .shape_errors = {{{"softmax_cross_entropy", {{{2, 3}}, {{3}, DType::i32}}},
                       "softmax_cross_entropy: the label is [3] i32, expected [2]"},
                      {{"softmax_cross_entropy", {{{2, 3}}, {{2}}}},

@@ -163,7 +163,7 @@ extern const LayerDef quick_gelu_layer = {
 extern const LayerDef elu_layer = {
     .name = "elu",
     .doc = "Computes x where x > 0, else alpha * (e^x - 1).",
-    .fields = {number("alpha", "Negative of the limit for negative inputs.").defaults(1.0)},
+    .fields = {number("alpha", "The output approaches -alpha for negative inputs.").defaults(1.0)},
     .emit = emit<Unary::elu>,
 };
 

@@ -38,7 +38,7 @@ extern const OpCases where_cases = {
               {{"masked_fill", {{{2, 3}}, {{3}}}}, "ab,b->ab", "", {{2, 3}}}},
     .gradients = {{{"where", {{{2, 3}}, {{2, 3}}, {{3}}}},
                    {"masked_fill ab,ab->ab", "masked_fill ab,ab->ab", "sum_to ab->b sums a"},
-                   "dy where it was chosen; what was repeated over a is summed over a"},
+                   "dy where the input was chosen; the gradient of an input that was repeated over a sums over a"},
                   {{"masked_fill", {{{2, 3}}, {{3}}}}, {"masked_fill ab,b->ab"}, "element by element"}},
     .shape_errors = {{{"where", {{{2, 3}}, {{2, 3}}}}, "where takes 3 inputs, but got 2"},
                      {{"where", {{{2, 3}}, {{2, 3}}, {{2}}}},

@@ -86,9 +86,11 @@ MethodSeconds exchange_seconds(const Graph& graph, LayerId layer, const Mesh& me
                                            .top_k = ids.shape.back(),
                                            .ranks = ways,
                                            .capacity = call.capacity,
-                                           .counted = counts_tokens(cost.machine())});
-  const int64_t row = x.shape.back() * byte_size(x.dtype), whole = blocks.tokens * ways * row,
-                sent = static_cast<int64_t>(static_cast<double>(blocks.rows * ways * row) * blocks.expected_share);
+                                           .has_room_for_all = has_room_for_all(cost.machine())});
+  const int64_t row = x.shape.back() * byte_size(x.dtype), whole = blocks.tokens * ways * row;
+  const bool counted = moves_rows(blocks, row, cost, mesh, axes);
+  const double share = counted ? blocks.expected_share : 1;
+  const auto sent = static_cast<int64_t>(static_cast<double>(blocks.rows * ways * row) * share);
   const int64_t few = ways * byte_size(DType::i32), of_ids = blocks.rows * ways * ids.shape.back() * few / ways;
   MethodSeconds seconds;
   seconds.gather = 2 * cost.collective_seconds(Collective::all_gather, whole, mesh, axes) +
@@ -96,7 +98,8 @@ MethodSeconds exchange_seconds(const Graph& graph, LayerId layer, const Mesh& me
   seconds.all_to_all = 4 * cost.collective_seconds(Collective::all_to_all, sent, mesh, axes) +
                        3 * cost.collective_seconds(Collective::all_to_all, of_ids, mesh, axes) +
                        cost.collective_seconds(Collective::all_gather, few, mesh, axes) +
-                       cost.copy_seconds(8 * blocks.rows * ways * row) + 6 * cost.machine().launch.value;
+                       cost.copy_seconds(8 * blocks.rows * ways * row) + 6 * cost.machine().launch.value +
+                       (counted && cost.machine().kind == DeviceKind::cuda ? kSecondsOfHost : 0);
   return seconds;
 }
 

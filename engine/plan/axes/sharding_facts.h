@@ -33,13 +33,16 @@ TensorId batch_tensor(const Graph& graph);
 /// order.
 Axes largest_cut(const Mesh& mesh, const Axes& axes, int64_t size);
 
-/// The rule for a layer: the one that names it, else the last pattern that matches. The loss only matches by name.
+/// The rule for a layer: the one that names it, else the last pattern that matches. The loss only matches by name. A
+/// pattern that begins with '!' excludes its layers.
 template <class PatternRule>
 const PatternRule* rule_for(const std::vector<PatternRule>& rules, std::string_view layer, bool by_name_only) {
   const PatternRule* found = nullptr;
   for (const PatternRule& rule : rules) {
-    if (rule.pattern == layer) return &rule;
-    if (!by_name_only && name_matches(rule.pattern, layer)) found = &rule;
+    const bool excludes = rule.pattern.starts_with('!');
+    const std::string_view pattern = std::string_view(rule.pattern).substr(excludes ? 1 : 0);
+    if (pattern == layer) return excludes ? nullptr : &rule;
+    if (!by_name_only && name_matches(pattern, layer)) found = excludes ? nullptr : &rule;
   }
   return found;
 }

@@ -47,6 +47,9 @@ class CountedCommunicator : public Communicator {
         if (from != to) bytes_ += rows.elements(p, from, to) * byte_size(dtype);
     counted_->all_to_all_rows(group, in, out, count, dtype, rows);
   }
+  void exchanged_tokens(int64_t bytes) override {
+    if (only_rows_) bytes_ += bytes;
+  }
   void broadcast(int group, const void* in, void* out, int64_t count, DType dtype, int root) override {
     add(group, Collective::broadcast, count, dtype);
     counted_->broadcast(group, in, out, count, dtype, root);

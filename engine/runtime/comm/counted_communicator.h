@@ -13,7 +13,7 @@ namespace trainctl {
 /// `bytes` must outlive the result.
 std::unique_ptr<Communicator> make_counted_communicator(std::unique_ptr<Communicator> counted,
                                                         std::atomic<int64_t>& bytes);
-/// Counts only all_to_all_rows().
+/// Counts only the bytes of tokens: all_to_all_rows() and exchanged_tokens().
 std::unique_ptr<Communicator> make_row_counting_communicator(std::unique_ptr<Communicator> counted,
                                                              std::atomic<int64_t>& bytes);
 

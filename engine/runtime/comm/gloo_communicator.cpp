@@ -10,6 +10,7 @@
 #include <gloo/alltoallv.h>
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
+#include <gloo/types.h>
 
 #include <cstring>
 #include <deque>
@@ -69,6 +70,8 @@ class GlooCommunicator : public Communicator {
   void all_gather(int group, const void* in, void* out, int64_t count, DType dtype) override;
   void reduce_scatter(int group, const void* in, void* out, int64_t count, DType dtype) override;
   void all_to_all(int group, const void* in, void* out, int64_t count, DType dtype) override;
+  void all_to_all_rows(int group, const void* in, void* out, int64_t count, DType dtype,
+                       const CountedRows& rows) override;
   void broadcast(int group, const void* in, void* out, int64_t count, DType dtype, int root) override;
   void barrier(int group) override;
   int64_t send(int peer, const void* data, int64_t bytes) override;
@@ -231,6 +234,42 @@ void GlooCommunicator::all_to_all(int number, const void* in, void* out, int64_t
     exchange.setOutput(bytes_of(out), static_cast<size_t>(p * bytes));
     exchange.setTag(tag);
     gloo::alltoall(exchange);
+  });
+}
+
+/// Both ends of a pair know its number of rows, so a pair without rows exchanges no message.
+void GlooCommunicator::all_to_all_rows(int number, const void* in, void* out, int64_t count, DType dtype,
+                                       const CountedRows& rows) {
+  GlooGroup& members = group(number);
+  const auto p = static_cast<int64_t>(members.ranks.size());
+  const int64_t block = count * byte_size(dtype), me = members.index;
+  const auto bytes_between = [&](int64_t from, int64_t to) {
+    const int64_t elements = rows.elements(p, from, to);
+    check(elements >= 0 && elements <= count, "the rows of a block are inside it");
+    return elements * byte_size(dtype);
+  };
+  copy(bytes_of(out) + me * block, bytes_of(in) + me * block, bytes_between(me, me));
+  if (p == 1 || count == 0) return;
+  run(members, "all_to_all", [&](const std::shared_ptr<gloo::Context>& context, uint32_t tag) {
+    const auto sent = context->createUnboundBuffer(bytes_of(in), static_cast<size_t>(p * block)),
+               received = context->createUnboundBuffer(out, static_cast<size_t>(p * block));
+    const gloo::Slot slot = gloo::Slot::build(gloo::kAlltoallSlotPrefix, tag);
+    int sends = 0, receives = 0;
+    for (int64_t i = 1; i < p; ++i) {
+      const int64_t from = (me + p - i) % p, to = (me + i) % p;
+      const auto arriving = static_cast<size_t>(bytes_between(from, me)),
+                 leaving = static_cast<size_t>(bytes_between(me, to));
+      if (arriving > 0) {
+        received->recv(static_cast<int>(from), slot, static_cast<size_t>(from * block), arriving);
+        ++receives;
+      }
+      if (leaving > 0) {
+        sent->send(static_cast<int>(to), slot, static_cast<size_t>(to * block), leaving);
+        ++sends;
+      }
+    }
+    for (; receives > 0; --receives) received->waitRecv(links_.timeout());
+    for (; sends > 0; --sends) sent->waitSend(links_.timeout());
   });
 }
 

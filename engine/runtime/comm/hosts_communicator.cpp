@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/runtime/comm/host_rows.h"
+
 namespace trainctl {
 namespace {
 
@@ -80,7 +82,7 @@ class HostsCommunicator : public Communicator {
   const std::unique_ptr<Communicator> within_, between_;
   const std::vector<int> host_of_;
   std::vector<HostsGroup> groups_;
-  std::vector<std::byte> scratch_[3];
+  std::vector<std::byte> scratch_[4];
 };
 
 int HostsCommunicator::open_group(const std::vector<int>& ranks) {
@@ -153,15 +155,44 @@ void HostsCommunicator::reduce_scatter(int number, const void* in, void* out, in
   std::memcpy(out, mine + g.place * block, static_cast<size_t>(block));
 }
 
-/// The leader sends to each host what its members have for that host's members.
-/// Over several hosts whole blocks are moved.
+/// See host_rows.h.
 void HostsCommunicator::all_to_all_rows(int number, const void* in, void* out, int64_t count, DType dtype,
                                         const CountedRows& rows) {
   const HostsGroup& g = group(number);
   if (g.one_host()) return within_->all_to_all_rows(g.within, in, out, count, dtype, rows);
-  all_to_all(number, in, out, count, dtype);
+  if (g.places == 1) return between_->all_to_all_rows(g.between, in, out, count, dtype, rows);
+  const comm::HostRows stages =
+      comm::host_rows({g.members, static_cast<size_t>(g.host), static_cast<size_t>(g.place)}, count, rows);
+  const int64_t row = rows.row * byte_size(dtype);
+  const auto copy = [row](const std::vector<comm::RowCopy>& copies, const void* from, void* to) {
+    for (const comm::RowCopy& c : copies)
+      std::memcpy(static_cast<std::byte*>(to) + c.to * row, static_cast<const std::byte*>(from) + c.from * row,
+                  static_cast<size_t>(c.rows * row));
+  };
+  const auto exchange = [&](Communicator& over, int of_group, const comm::RowStage& stage, void* from, void* to) {
+    over.all_to_all_rows(of_group, from, to, stage.most * rows.row, dtype, {rows.row, stage.counts.data()});
+  };
+
+  std::byte *const packed = scratch(0, stages.inside.rows() * row), *const here =
+                                                                        scratch(1, stages.inside.rows() * row);
+  copy(stages.inside.pack, in, packed);
+  exchange(*within_, g.within, stages.inside, packed, here);
+  copy(stages.inside.unpack, here, out);
+
+  std::byte* const for_members = scratch(2, stages.spread.rows() * row);
+  if (g.leads()) {
+    std::byte *const leaving = scratch(0, stages.between.rows() * row), *const arrived =
+                                                                            scratch(3, stages.between.rows() * row);
+    copy(stages.between.pack, here, leaving);
+    exchange(*between_, g.between, stages.between, leaving, arrived);
+    copy(stages.between.unpack, arrived, for_members);
+  }
+  std::byte* const received = scratch(0, stages.spread.rows() * row);
+  exchange(*within_, g.within, stages.spread, for_members, received);
+  copy(stages.spread.unpack, received, out);
 }
 
+/// The leader sends to each host what its members have for that host's members.
 void HostsCommunicator::all_to_all(int number, const void* in, void* out, int64_t count, DType dtype) {
   const HostsGroup& g = group(number);
   if (g.one_host()) return within_->all_to_all(g.within, in, out, count, dtype);

@@ -145,7 +145,8 @@ ncclComm_t NcclCommunicator::comm_of(const NcclGroup& group) const {
   return found == comms_.end() ? world_ : found->second;
 }
 
-void NcclCommunicator::collective(const Instruction& instruction, const BoundMove& move, CudaStream stream) const {
+void NcclCommunicator::collective(const Instruction& instruction, const BoundMove& move, CudaStream stream,
+                                  const CountedRows* rows) const {
   const std::vector<int>& ranks = program_.groups[static_cast<size_t>(instruction.group)];
   ncclComm_t comm = comm_of({ranks, false});
   const auto& [in, out, count, dtype] = move;
@@ -161,21 +162,26 @@ void NcclCommunicator::collective(const Instruction& instruction, const BoundMov
     case Collective::broadcast:
       return nccl_.check(nccl_.broadcast(in, out, n, type, instruction.root, comm, stream), "ncclBroadcast");
     case Collective::all_to_all:
-      return all_to_all(comm, static_cast<int64_t>(ranks.size()), move, stream);
+      return all_to_all(comm, ranks, move, rows, stream);
   }
 }
 
-void NcclCommunicator::all_to_all(ncclComm_t comm, int64_t size, const BoundMove& move, CudaStream stream) const {
-  const int64_t bytes = move.count * byte_size(move.dtype);
-  const auto n = static_cast<size_t>(move.count);
+/// Both ranks of a pair know the number of its rows, so neither calls NCCL for a pair without rows.
+void NcclCommunicator::all_to_all(ncclComm_t comm, const std::vector<int>& ranks, const BoundMove& move,
+                                  const CountedRows* rows, CudaStream stream) const {
+  const int64_t bytes = move.count * byte_size(move.dtype), p = static_cast<int64_t>(ranks.size());
   const ncclDataType_t type = type_of(move.dtype);
+  const int64_t me = std::find(ranks.begin(), ranks.end(), program_.rank) - ranks.begin();
+  const auto elements = [&](int64_t from, int64_t to) {
+    return static_cast<size_t>(rows == nullptr ? move.count : rows->elements(p, from, to));
+  };
   nccl_.check(nccl_.group_start(), "ncclGroupStart");
-  for (int64_t j = 0; j < size; ++j) {
+  for (int64_t j = 0; j < p; ++j) {
     const int peer = static_cast<int>(j);
     const void* from = static_cast<const char*>(move.in) + j * bytes;
     void* to = static_cast<char*>(move.out) + j * bytes;
-    nccl_.check(nccl_.send(from, n, type, peer, comm, stream), "ncclSend");
-    nccl_.check(nccl_.recv(to, n, type, peer, comm, stream), "ncclRecv");
+    if (const size_t n = elements(me, j); n > 0) nccl_.check(nccl_.send(from, n, type, peer, comm, stream), "ncclSend");
+    if (const size_t n = elements(j, me); n > 0) nccl_.check(nccl_.recv(to, n, type, peer, comm, stream), "ncclRecv");
   }
   nccl_.check(nccl_.group_end(), "ncclGroupEnd");
 }

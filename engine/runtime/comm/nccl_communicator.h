@@ -31,8 +31,10 @@ class NcclCommunicator {
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
-  /// One of the program's collectives, with operands as from bind_move(). Safe while capturing.
-  void collective(const Instruction& instruction, const BoundMove& move, CudaStream stream) const;
+  /// One of the program's collectives, with operands as from bind_move(). Safe while capturing. `rows`: the part of
+  /// each block that an all_to_all moves; null: all of it.
+  void collective(const Instruction& instruction, const BoundMove& move, CudaStream stream,
+                  const CountedRows* rows = nullptr) const;
   /// Completes when the peer has received it.
   void send(int peer, const void* data, int64_t bytes, CudaStream stream) const;
   void recv(int peer, void* data, int64_t bytes, CudaStream stream) const;
@@ -63,7 +65,8 @@ class NcclCommunicator {
 
   ncclUniqueId agree_on_id() const;
   void connect_channels() const;
-  void all_to_all(ncclComm_t comm, int64_t size, const BoundMove& move, CudaStream stream) const;
+  void all_to_all(ncclComm_t comm, const std::vector<int>& ranks, const BoundMove& move, const CountedRows* rows,
+                  CudaStream stream) const;
   ncclComm_t comm_of(const NcclGroup& group) const;
 
   const NcclLibrary& nccl_;

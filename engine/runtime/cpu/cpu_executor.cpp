@@ -10,6 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/graph/counted_rows.h"
+#include "engine/ops/cpu/threads_cpu.h"
 #include "engine/runtime/bound_operands.h"
 #include "engine/runtime/cpu/half_operands.h"
 #include "engine/runtime/cpu/state_copier.h"
@@ -50,11 +51,12 @@ class Pages {
 struct Bound : BoundMove {
   const Instruction* instruction = nullptr;
   CpuKernel kernel;
-  int group = -1;          ///< the Communicator's id
-  std::vector<int> sends;  ///< indices of the sends that must have been received before this starts
-  int64_t sequence = 0;    ///< send: its number on the channel in this step; 0: not in flight
-  int64_t input = -1;      ///< load: offset of its data in the block of inputs
-  CountedRows rows;        ///< all_to_all: if it has counts
+  int group = -1;           ///< the Communicator's id
+  std::vector<int> sends;   ///< indices of the sends that must have been received before this starts
+  int64_t sequence = 0;     ///< send: its number on the channel in this step; 0: not in flight
+  int64_t input = -1;       ///< load: offset of its data in the block of inputs
+  CountedRows rows;         ///< all_to_all: if it has counts
+  int64_t block_bytes = 0;  ///< exchanged_block_bytes()
 };
 
 class CpuExecutor final : public Executor {
@@ -118,6 +120,7 @@ CpuExecutor::CpuExecutor(const Program& program, Communicator& comm, const Execu
   phase_ended(options_.start_up, "memory");
   open_groups();
   phase_met_others(options_.start_up, "connect");
+  cpu::start_workers(options.threads);
   bound_.reserve(program.instructions.size());
   for (const Instruction& instruction : program.instructions) {
     bound_.push_back(bind(instruction));
@@ -163,6 +166,7 @@ Bound CpuExecutor::bind(const Instruction& instruction) {
     bound.rows = {instruction.attrs.integer(kRowElements),
                   reinterpret_cast<const int32_t*>(address_of(instruction.inputs.at(1), program_, arena_.data())),
                   instruction.attrs.flag(kReversed)};
+  bound.block_bytes = exchanged_block_bytes(instruction, program_);
   return bound;
 }
 
@@ -268,6 +272,7 @@ void CpuExecutor::run_collective(const Bound& b) {
       return comm_.reduce_scatter(b.group, b.in, b.out, b.count, b.dtype);
     case Collective::all_to_all:
       if (b.rows.counts != nullptr) return comm_.all_to_all_rows(b.group, b.in, b.out, b.count, b.dtype, b.rows);
+      if (b.block_bytes > 0) comm_.exchanged_tokens(b.block_bytes);
       return comm_.all_to_all(b.group, b.in, b.out, b.count, b.dtype);
     case Collective::broadcast:
       return comm_.broadcast(b.group, b.in, b.out, b.count, b.dtype, b.instruction->root);

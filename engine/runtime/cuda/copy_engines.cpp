@@ -199,7 +199,8 @@ bool CopyEngines::takes(const Instruction& instruction, const BoundMove& move) c
   return blocks * move.count * byte_size(move.dtype) >= kLeastCopiedBytes;
 }
 
-void CopyEngines::enqueue(const Instruction& instruction, const BoundMove& move, CudaStream stream) const {
+void CopyEngines::enqueue(const Instruction& instruction, const BoundMove& move, CudaStream stream,
+                          const CountedRows* rows) const {
   const Call& call = calls_.at(&instruction);
   const auto members = static_cast<int>(call.group->size());
   const int64_t bytes = move.count * byte_size(move.dtype);
@@ -221,7 +222,8 @@ void CopyEngines::enqueue(const Instruction& instruction, const BoundMove& move,
     case Collective::all_to_all:
       for (int i = 0; i < members; ++i) {
         const int m = (call.me + i) % members;
-        pull(out + m * bytes, call.in[static_cast<size_t>(m)] + call.me * bytes, bytes, stream);
+        const int64_t used = rows == nullptr ? bytes : rows->elements(members, m, call.me) * byte_size(move.dtype);
+        pull(out + m * bytes, call.in[static_cast<size_t>(m)] + call.me * bytes, used, stream);
       }
       break;
     case Collective::broadcast:

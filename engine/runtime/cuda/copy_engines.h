@@ -3,9 +3,10 @@
 // backward pass that run meanwhile. One kernel sums what was pulled, in about the time that it takes to read it.
 //
 //   all_gather      ready | pull every other's block | done
-//   reduce_scatter  ready | pull every other's part of this rank's block | done | sum; large ones in rounds of pull,
-//   sum all_reduce      ready | pull every other's share of what this rank sums | sum | ready | pull sums | done
-//   all_to_all      ready | pull every other's block for this rank | done
+//   reduce_scatter  ready | pull every other's part of this rank's block | done | sum
+//                   large ones in rounds of pull, sum
+//   all_reduce      ready | pull every other's share of what this rank sums | sum | ready | pull sums | done
+//   all_to_all      ready | pull every other's block for this rank, or the rows of it that are used | done
 //   broadcast       ready | pull the root's | done
 //
 // At `ready` and `done` the ranks of a group synchronize: the stream writes flags into the other ranks' memory and
@@ -42,8 +43,10 @@ class CopyEngines {
   /// True if it runs on copy engines; the same on all ranks of its group. `move` is the instruction's, or one with a
   /// smaller count.
   bool takes(const Instruction& instruction, const BoundMove& move) const;
-  /// For an instruction that takes() accepts. Safe while capturing.
-  void enqueue(const Instruction& instruction, const BoundMove& move, CudaStream stream) const;
+  /// For an instruction that takes() accepts. Safe while capturing. `rows`: the part of each block that an all_to_all
+  /// moves; null: all of it.
+  void enqueue(const Instruction& instruction, const BoundMove& move, CudaStream stream,
+               const CountedRows* rows = nullptr) const;
 
   /// Lets enqueued work continue without the other ranks; its results are undefined and the process must end. Any
   /// thread; does not wait.

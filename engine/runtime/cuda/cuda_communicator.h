@@ -5,7 +5,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "engine/base/error.h"
 #include "engine/runtime/comm/nccl_communicator.h"
 #include "engine/runtime/cuda/copy_engines.h"
 
@@ -32,6 +34,9 @@ class CudaCommunicator {
     if (this->copies(instruction, move)) return copies_->enqueue(instruction, move, stream);
     nccl_.collective(instruction, move, stream);
   }
+  /// An all_to_all that moves only rows, whose counts all members know. Not while capturing.
+  void all_to_all_rows(const Instruction& instruction, const BoundMove& move, const CountedRows& rows,
+                       CudaStream stream) const;
   /// Returns whether copy engines run it.
   bool copies(const Instruction& instruction, const BoundMove& move) const {
     return copies_ && copies_->takes(instruction, move);
@@ -58,5 +63,26 @@ class CudaCommunicator {
   NcclCommunicator nccl_;
   std::unique_ptr<CopyEngines> copies_;
 };
+
+inline void CudaCommunicator::all_to_all_rows(const Instruction& instruction, const BoundMove& move,
+                                              const CountedRows& rows, CudaStream stream) const {
+  const std::vector<int>& ranks = program_.groups[static_cast<size_t>(instruction.group)];
+  const auto p = static_cast<int64_t>(ranks.size());
+  int64_t bytes = 0;
+  for (int64_t from = 0; from < p; ++from)
+    for (int64_t to = 0; to < p; ++to) {
+      const int64_t elements = rows.elements(p, from, to);
+      if (elements < 0 || elements > move.count)
+        throw EnvError("rank " + std::to_string(ranks[static_cast<size_t>(from)]) + " has " +
+                       std::to_string(elements / rows.row) + " rows for rank " +
+                       std::to_string(ranks[static_cast<size_t>(to)]) + ", but a block has " +
+                       std::to_string(move.count / rows.row) +
+                       "; increase the layer's capacity, or set parallel.expert_method: gather");
+      if (from != to) bytes += elements * byte_size(move.dtype);
+    }
+  if (ranks.front() == program_.rank) ranks_.exchanged_tokens(bytes);
+  if (this->copies(instruction, move)) return copies_->enqueue(instruction, move, stream, &rows);
+  nccl_.collective(instruction, move, stream, &rows);
+}
 
 }  // namespace trainctl::cuda

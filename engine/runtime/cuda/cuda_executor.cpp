@@ -100,8 +100,13 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   allocate();
   phase_ended(options.start_up, "memory");
   int at_once = steps_of_graph(slots_, program);
+  // If a rank captured a step that another one issues, its host could wait for that rank's host, which waits for it.
+  bool can_capture = !StepProgram::waits_for_counts(program);
+  for (const Instruction& i : program.instructions) block_bytes_ += exchanged_block_bytes(i, program);
   if (peers_) {
-    at_once = least_of_all(ranks, std::array<int32_t, 1>{at_once})[0];
+    const auto least = least_of_all(ranks, std::array<int32_t, 2>{at_once, can_capture ? 1 : 0});
+    at_once = least[0];
+    can_capture = least[1] == 1;
     limit_clusters(least_of_all(ranks, clusters_of_all(cuda.alike)));
   } else if (!cuda.alike.empty()) {
     limit_clusters(clusters_of_all(cuda.alike));
@@ -135,7 +140,7 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   if (options.replays != nullptr) replay_ = std::make_unique<StepReplay>(RankMemory(arena_, host_), *options.replays);
   watchdog_ = std::make_unique<Watchdog>(program, ranks, peers_.get(), position_, cuda.timeout_seconds);
   StepGraphs::Options graphs;
-  graphs.in_use = cuda.graph && !launches_block() && options.replays == nullptr;
+  graphs.in_use = cuda.graph && !launches_block() && options.replays == nullptr && can_capture;
   graphs.at_once = at_once;
   graphs.settle = [this] { synchronize(); };
   graphs.notice = [this](const std::string& line) { notice(line); };
@@ -231,6 +236,7 @@ void CudaExecutor::start_step(const std::byte* inputs, const StepScalars& scalar
   at_step(scalars.step, [&] {
     send_inputs(inputs, scalars);
     watchdog_->step_started();
+    if (block_bytes_ > 0) ranks_.exchanged_tokens(block_bytes_);
     enqueue_step(scalars.step);
   });
   step_of_slot_[started_ % static_cast<uint64_t>(slots_)] = scalars.step;
@@ -271,6 +277,7 @@ void CudaExecutor::enqueue_step(uint32_t step) {
     times_.begin(step, *step_, copy_.get());
   }
   StepProgram::Issue how;
+  how.while_waiting = [this] { watchdog_->throw_if_given_up(); };
   if (first) how.on_communication = &options_.on_communication;
   if (timed) how.times = &times_.events();
   if (left_out) how.left_out = options_.left_out->instruction;

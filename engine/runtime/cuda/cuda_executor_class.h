@@ -108,7 +108,8 @@ class CudaExecutor final : public Executor {
   std::unique_ptr<CudaCommunicator> peers_;
   std::unique_ptr<StepProgram> step_;
   std::unique_ptr<StepGraphs> graphs_;
-  int waiting_ = 0;  ///< started, but not enqueued
+  int waiting_ = 0;          ///< started, but not enqueued
+  int64_t block_bytes_ = 0;  ///< per step: sum of exchanged_block_bytes()
   std::chrono::steady_clock::time_point last_start_;
   StepTimes times_;
   std::unique_ptr<Watchdog> watchdog_;

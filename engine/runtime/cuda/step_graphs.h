@@ -30,7 +30,7 @@ class StepGraphs {
   /// `step` and `watchdog` must outlive this object.
   StepGraphs(StepProgram& step, const Watchdog& watchdog, Options options);
 
-  /// False if a step cannot or must not be captured: it is issued anew each time.
+  /// False if a step cannot or must not be captured: it is issued again each time.
   bool in_use() const { return options_.in_use; }
   /// Steps in the largest graph.
   int at_once() const { return options_.at_once; }

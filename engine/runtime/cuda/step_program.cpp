@@ -3,9 +3,12 @@
 #include "engine/runtime/cuda/step_program.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "engine/base/error.h"
 #include "engine/base/round_up.h"
+#include "engine/graph/counted_rows.h"
 #include "engine/ops/small_step/kernel_group_cuda.h"
 #include "engine/runtime/cuda/f16_operands.h"
 #include "engine/runtime/cuda/nvtx_range.h"
@@ -19,6 +22,19 @@ constexpr int64_t kPrintAlignment = 64;
 
 bool communicates(Opcode opcode) {
   return opcode == Opcode::collective || opcode == Opcode::send || opcode == Opcode::recv;
+}
+
+/// Waits without giving up the processor at first, because the device has no work meanwhile.
+void wait_for_event(const Event& event, const std::function<void()>& while_waiting) {
+  constexpr std::chrono::milliseconds kSpin{2};
+  constexpr std::chrono::microseconds kNap{50};
+  const auto start = std::chrono::steady_clock::now();
+  cudaError_t status = cudaSuccess;
+  while ((status = cudaEventQuery(event.get())) == cudaErrorNotReady) {
+    if (while_waiting) while_waiting();
+    if (std::chrono::steady_clock::now() - start > kSpin) std::this_thread::sleep_for(kNap);
+  }
+  cuda_check(status, "the numbers of rows that ranks exchange");
 }
 
 int64_t print_bytes(const Instruction& print) { return round_up(print.inputs[0].bytes(), kPrintAlignment); }
@@ -54,6 +70,7 @@ StepProgram::StepProgram(const Program& program, const StepMemory& memory, const
                    tables.sample_bytes(instruction.op)};
     if (inputs.as_bytes[i]) bound.bytes = byte_tables.copy_of(instruction, inputs.offsets[i], bound.out);
   }
+  bind_counts();
   bind_launches();
   bind_waits();
   bind_first_loads();
@@ -161,6 +178,32 @@ bool StepProgram::bind_as_one(size_t first, size_t end) {
   return true;
 }
 
+bool StepProgram::waits_for_counts(const Program& program) {
+  return std::any_of(program.instructions.begin(), program.instructions.end(),
+                     [](const Instruction& i) { return i.attrs.flag(kHostReads) && !i.idle; });
+}
+
+/// Finds, for each exchange of counted rows, the all_gather of its counts. A copy of the counts has the same ones.
+void StepProgram::bind_counts() {
+  std::map<int64_t, int> at;  // by offset
+  for (size_t i = 0; i < bound_.size(); ++i) {
+    const Instruction& instruction = program_.instructions[i];
+    Bound& bound = bound_[i];
+    if (instruction.attrs.flag(kHostReads) && !instruction.idle) {
+      bound.makes_counts = at[instruction.outputs.at(0).offset] = static_cast<int>(counts_.size());
+      counts_.push_back({make_pinned_memory(instruction.outputs[0].bytes()), make_event()});
+    }
+    if (instruction.opcode == Opcode::copy)
+      if (const auto found = at.find(instruction.inputs.at(0).offset); found != at.end())
+        at[instruction.outputs.at(0).offset] = found->second;
+    if (!instruction.attrs.has(kRowElements)) continue;
+    bound.uses_counts = at.at(instruction.inputs.at(1).offset);
+    const void* const counts = counts_[static_cast<size_t>(bound.uses_counts)].memory.get();
+    bound.rows = {instruction.attrs.integer(kRowElements), static_cast<const int32_t*>(counts),
+                  instruction.attrs.flag(kReversed)};
+  }
+}
+
 /// Prepares one kernel for a whole launch, else for as many consecutive instructions as have one.
 void StepProgram::bind_launches() {
   const std::vector<Instruction>& code = program_.instructions;
@@ -230,7 +273,7 @@ void StepProgram::rehearse() {
   for (const size_t i : distinct_launches(program_, leaders)) {
     const Instruction& instruction = program_.instructions[i];
     if (!communicates(instruction.opcode) && instruction.opcode != Opcode::copy)
-      enqueue_work(instruction, bound_[i], memory_.staging);
+      enqueue_work(instruction, bound_[i], {});
   }
   enqueue_end_step(memory_.staging, {}, memory_.finished, compute());
 }
@@ -272,7 +315,7 @@ void StepProgram::enqueue(int index, const Issue& how) {
   if (how.tape != nullptr && communicates(instruction.opcode))
     enqueue_exchange(index, bound, how);
   else if (index != how.left_out)
-    enqueue_work(instruction, bound, staging_of(how));
+    enqueue_work(instruction, bound, how);
   if (times != nullptr) cuda_check(cudaEventRecordWithFlags(times->end.get(), stream, flags), "cudaEventRecord");
   if (bound.done) cuda_check(cudaEventRecord(bound.done.get(), stream), "cudaEventRecord");
 }
@@ -302,12 +345,29 @@ void StepProgram::enqueue_exchange(int index, const Bound& bound, const Issue& h
   std::byte* const given = (peers_ == nullptr ? how.tape->given_again : how.tape->given).get();
   copy(given + exchange->given, bound.in, exchange->given_bytes);
   if (peers_ == nullptr) return copy(bound.out, received, exchange->received_bytes);
-  enqueue_work(instruction, bound, staging_of(how));
+  enqueue_work(instruction, bound, how);
   copy(received, bound.out, exchange->received_bytes);
 }
 
+/// The counts are on their way to the host as soon as they are known, so that the wait for them is short.
+void StepProgram::enqueue_collective(const Instruction& instruction, const Bound& bound, const Issue& how) {
+  cudaStream_t stream = streams_.at(bound.stream).get();
+  if (bound.uses_counts >= 0) {
+    wait_for_event(counts_[static_cast<size_t>(bound.uses_counts)].arrived, how.while_waiting);
+    return peers_->all_to_all_rows(instruction, bound, bound.rows, stream);
+  }
+  peers_->collective(instruction, bound, stream);
+  if (bound.makes_counts < 0) return;
+  const Counts& counts = counts_[static_cast<size_t>(bound.makes_counts)];
+  cuda_check(cudaMemcpyAsync(counts.memory.get(), bound.out, static_cast<size_t>(instruction.outputs[0].bytes()),
+                             cudaMemcpyDeviceToHost, stream),
+             "cudaMemcpyAsync of the numbers of rows");
+  cuda_check(cudaEventRecord(counts.arrived.get(), stream), "cudaEventRecord");
+}
+
 /// Enqueues what the instruction does on its stream; waits and events are those of the caller.
-void StepProgram::enqueue_work(const Instruction& instruction, const Bound& bound, const Staging& staging) {
+void StepProgram::enqueue_work(const Instruction& instruction, const Bound& bound, const Issue& how) {
+  const Staging staging = staging_of(how);
   cudaStream_t stream = streams_.at(bound.stream).get();
   if (instruction.idle) return;
   check(peers_ != nullptr || !communicates(instruction.opcode), "a program that communicates needs a communicator");
@@ -320,7 +380,7 @@ void StepProgram::enqueue_work(const Instruction& instruction, const Bound& boun
       if (!bound.at_begin) enqueue_load(staging, bound.input, stream);
       return;
     case Opcode::collective:
-      return peers_->collective(instruction, bound, stream);
+      return enqueue_collective(instruction, bound, how);
     case Opcode::send:
       return peers_->send(instruction.peer, bound.in, bound.count, stream);
     case Opcode::recv:

@@ -58,12 +58,16 @@ class StepProgram {
     bool capturing = false;
     std::vector<TimedEvents>* times = nullptr;  ///< by instruction, to record; null: none
     const std::function<void(const Instruction&)>* on_communication = nullptr;
-    int left_out = -1;               ///< an instruction that is not run
-    const StepTape* tape = nullptr;  ///< to record the exchanges of the step to, or to replay them from
+    int left_out = -1;                    ///< an instruction that is not run
+    std::function<void()> while_waiting;  ///< called while the host waits for counts; throws to end the wait
+    const StepTape* tape = nullptr;       ///< to record the exchanges of the step to, or to replay them from
   };
   void issue(const Issue& how);
   /// Runs each kernel of the program on each of its shapes once, without communication.
   void rehearse();
+  /// Returns whether issue() waits for the device, so that the step cannot be captured: the host reads how many rows
+  /// ranks exchange.
+  static bool waits_for_counts(const Program& program);
 
   /// Instructions that the launch of this one runs, itself included; 0: an earlier instruction's launch runs it.
   int32_t launched_by(size_t instruction) const;
@@ -88,12 +92,21 @@ class StepProgram {
     std::vector<int> events;  ///< instructions of other streams that this one waits for
     Event done;               ///< set if another stream waits for this instruction
     Event reached;            ///< set if it reports its position: all earlier work in its stream is done
+    int makes_counts = -1;    ///< all_gather of counts that the host reads: index in counts_
+    int uses_counts = -1;     ///< all_to_all of counted rows: index in counts_
+    CountedRows rows;         ///< with counts in counts_
+  };
+  /// Numbers of rows, which the device sends to the host.
+  struct Counts {
+    PinnedMemory memory;
+    Event arrived;
   };
 
   Bound bind(const Instruction& instruction);
   CudaKernelCall call_of(const Instruction& instruction);
   CudaKernel bind_kernel(const Instruction& instruction);
   bool bind_as_one(size_t first, size_t end);
+  void bind_counts();
   void bind_launches();
   void bind_waits();
   void bind_first_loads();
@@ -104,7 +117,8 @@ class StepProgram {
   void begin(const Staging& staging);
   void end(const Issue& how);
   void enqueue(int index, const Issue& how);
-  void enqueue_work(const Instruction& instruction, const Bound& bound, const Staging& staging);
+  void enqueue_work(const Instruction& instruction, const Bound& bound, const Issue& how);
+  void enqueue_collective(const Instruction& instruction, const Bound& bound, const Issue& how);
   void enqueue_exchange(int index, const Bound& bound, const Issue& how);
   void report_position(int index, Bound& bound, cudaStream_t stream);
 
@@ -122,6 +136,7 @@ class StepProgram {
   std::map<int, int> channels_;    ///< stream of the sends to each peer
   Event begun_;
   std::vector<Bound> bound_;
+  std::vector<Counts> counts_;
   FirstCopies first_copies_;
   CudaScratch scratch_;
   int64_t printed_ = 0;

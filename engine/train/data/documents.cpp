@@ -109,7 +109,7 @@ std::vector<RawDocument> DocumentReader::read(size_t bytes) {
 }
 
 bool is_json_lines(const std::string& path) {
-  const std::string file = shown_url(path);  // a signed address has a query behind the name
+  const std::string file = shown_url(path);  // a signed address has a query after the name
   return file.ends_with(".jsonl") || file.ends_with(".jsonl.gz") || file.ends_with(".jsonl.zst") ||
          file.ends_with(".ndjson");
 }

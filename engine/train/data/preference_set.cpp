@@ -71,7 +71,7 @@ Conversation PairTokenizer::render(const PairJson& prompt, const PairJson& answe
   for (const PairJson& message : answer) answered["messages"].push_back(message);
   const std::string before = chat_->render(asked, true), text = chat_->render(answered, false);
   if (text.starts_with(before)) return {text, {{before.size(), text.size()}}};
-  // The template renders the prompt differently with an answer behind it: the answer begins where its message does.
+  // The template renders the prompt differently when an answer follows it: the answer begins where its message does.
   const auto is_assistant = [](const PairJson& m) {
     return m.is_object() && m.value("role", PairJson()) == "assistant";
   };

@@ -28,7 +28,7 @@ std::string note_on_documents(const DatasetSpec& spec) {
   if (found.untrained == 0) return "";
   std::vector<std::string> reasons;
   if (found.cut_off > 0)
-    reasons.push_back(fmt::format("{} only behind the first {} tokens (dataset.length)", with_commas(found.cut_off),
+    reasons.push_back(fmt::format("{} only after the first {} tokens (dataset.length)", with_commas(found.cut_off),
                                   with_commas(spec.length)));
   if (const int64_t others = found.untrained - found.cut_off; others > 0 && spec.train_on == "assistant")
     reasons.push_back(with_commas(others) + " without an answer of an assistant");

@@ -1,5 +1,5 @@
-// Steps that a chain of transforms is composed of. A step only moves the view of the sample, writes the sample anew, or
-// changes what an earlier step wrote.
+// Steps that a chain of transforms is composed of. A step only moves the view of the sample, writes the sample again,
+// or changes what an earlier step wrote.
 #pragma once
 
 #include <array>

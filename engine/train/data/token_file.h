@@ -20,7 +20,7 @@
 
 namespace trainctl {
 
-/// u8: also the bytes of a text; i32: also uint32, whose tokens are smaller; i8, i16, i64: only of Megatron.
+/// u8: also the bytes of a text; i32: also uint32, whose tokens fit into it; i8, i16, i64: only in Megatron's files.
 enum class TokenType : uint8_t { u8, u16, i32, i8, i16, i64 };
 int64_t byte_size(TokenType type);
 std::string_view to_string(TokenType type);  ///< "uint8", "uint16", "int32", …
@@ -45,7 +45,7 @@ std::array<uint8_t, kTokenHeaderBytes> token_header(TokenType type, int64_t coun
 /// Tokens [first, first + count) of the body, as int32. Bytes of any alignment.
 void copy_tokens(std::span<const uint8_t> body, TokenType type, int64_t first, int64_t count, int32_t* out);
 
-/// The smallest and the largest token of the body; of none the smallest is the larger one.
+/// The smallest and the largest token of the body. If it is empty, least is greater than most.
 struct TokenRange {
   int64_t least = 1, most = 0;
 };

@@ -20,7 +20,7 @@
 
 namespace trainctl::servers {
 
-/// Shared memory for the image: a memfd that launcher, server and writer have open. Each save sizes it anew.
+/// Shared memory for the image: a memfd that launcher, server and writer have open. Each save resizes it.
 class TableImage {
  public:
   /// Takes ownership of `fd`. `weights_only`: without the optimizer's states.

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <map>
@@ -24,6 +25,27 @@ inline std::string digest_of_bytes(const void* data, int64_t bytes) {
   return digest.digits();
 }
 
+/// The rows of an all_to_all that member `me` of p gives, or receives, one block after another. f(offset, bytes) is
+/// called with their places in the blocks.
+template <class F>
+void for_each_block_of_rows(int64_t p, int64_t me, int64_t count, DType dtype, const CountedRows& rows, bool gives,
+                            const F& f) {
+  for (int64_t other = 0; other < p; ++other) {
+    const int64_t elements = gives ? rows.elements(p, me, other) : rows.elements(p, other, me);
+    f(other * count * byte_size(dtype), elements * byte_size(dtype));
+  }
+}
+
+inline std::vector<std::byte> packed_rows(const void* blocks, int64_t p, int64_t me, int64_t count, DType dtype,
+                                          const CountedRows& rows, bool gives) {
+  std::vector<std::byte> packed;
+  for_each_block_of_rows(p, me, count, dtype, rows, gives, [&](int64_t at, int64_t bytes) {
+    const auto* const begin = static_cast<const std::byte*>(blocks) + at;
+    packed.insert(packed.end(), begin, begin + bytes);
+  });
+  return packed;
+}
+
 /// A call of the communicator: what this rank gave, and what it received.
 struct RecordedExchange {
   std::string call;   ///< "all_reduce"
@@ -42,6 +64,7 @@ class RecordingExchange final : public Communicator {
   int open_group(const std::vector<int>& ranks) override {
     const int id = inner_.open_group(ranks);
     sizes_[id] = static_cast<int64_t>(ranks.size());
+    places_[id] = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
     return id;
   }
   void register_arena(void* base, int64_t bytes) override { inner_.register_arena(base, bytes); }
@@ -63,6 +86,20 @@ class RecordingExchange final : public Communicator {
     const int64_t bytes = sizes_.at(group) * count * byte_size(dtype);
     exchange("all_to_all", in, bytes, out, bytes, [&] { inner_.all_to_all(group, in, out, count, dtype); });
   }
+  /// Only the rows are recorded: the rest of the blocks has no defined contents.
+  void all_to_all_rows(int group, const void* in, void* out, int64_t count, DType dtype,
+                       const CountedRows& rows) override {
+    const int64_t p = sizes_.at(group), me = places_.at(group);
+    std::string given;
+    if (to_ != nullptr) {
+      const std::vector<std::byte> sent = packed_rows(in, p, me, count, dtype, rows, true);
+      given = digest_of_bytes(sent.data(), static_cast<int64_t>(sent.size()));
+    }
+    inner_.all_to_all_rows(group, in, out, count, dtype, rows);
+    if (to_ != nullptr)
+      to_->push_back({"all_to_all_rows", std::move(given), packed_rows(out, p, me, count, dtype, rows, false)});
+  }
+  void exchanged_tokens(int64_t bytes) override { inner_.exchanged_tokens(bytes); }
   void broadcast(int group, const void* in, void* out, int64_t count, DType dtype, int root) override {
     exchange("broadcast", nullptr, 0, out, count * byte_size(dtype),
              [&] { inner_.broadcast(group, in, out, count, dtype, root); });
@@ -103,7 +140,7 @@ class RecordingExchange final : public Communicator {
   }
 
   Communicator& inner_;
-  std::map<int, int64_t> sizes_;
+  std::map<int, int64_t> sizes_, places_;  ///< by group: number of members, this rank's place
   std::vector<RecordedExchange>* to_ = nullptr;
 };
 
@@ -124,6 +161,7 @@ class ReplayedExchange final : public Communicator {
   int open_group(const std::vector<int>& ranks) override {
     const auto [found, added] = groups_.try_emplace(ranks, static_cast<int>(groups_.size()));
     sizes_[found->second] = static_cast<int64_t>(ranks.size());
+    places_[found->second] = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
     return found->second;
   }
   void register_arena(void*, int64_t) override {}
@@ -138,6 +176,18 @@ class ReplayedExchange final : public Communicator {
   }
   void all_to_all(int group, const void* in, void* out, int64_t count, DType dtype) override {
     give("all_to_all", in, sizes_.at(group) * count * byte_size(dtype), out);
+  }
+  void all_to_all_rows(int group, const void* in, void* out, int64_t count, DType dtype,
+                       const CountedRows& rows) override {
+    const int64_t p = sizes_.at(group), me = places_.at(group);
+    const std::vector<std::byte> sent = packed_rows(in, p, me, count, dtype, rows, true);
+    std::vector<std::byte> received = packed_rows(out, p, me, count, dtype, rows, false);
+    give("all_to_all_rows", sent.data(), static_cast<int64_t>(sent.size()), received.data());
+    int64_t next = 0;
+    for_each_block_of_rows(p, me, count, dtype, rows, false, [&](int64_t at, int64_t bytes) {
+      std::copy_n(received.data() + next, bytes, static_cast<std::byte*>(out) + at);
+      next += bytes;
+    });
   }
   void broadcast(int, const void*, void* out, int64_t, DType, int) override { give("broadcast", nullptr, 0, out); }
   void barrier(int) override {}
@@ -166,7 +216,7 @@ class ReplayedExchange final : public Communicator {
 
   const int rank_, ranks_;
   std::map<std::vector<int>, int> groups_;
-  std::map<int, int64_t> sizes_;
+  std::map<int, int64_t> sizes_, places_;
   const std::vector<RecordedExchange>* exchanges_ = nullptr;
   size_t next_ = 0;
   std::string difference_;

@@ -27,7 +27,7 @@ bool is_passed_slot(const StoredRange& range) {
   return (range.slot == kWeightSlot || range.slot == kStateSlot) && !range.variable->is_cache;
 }
 
-/// Elements of one float type as those of another.
+/// Converts `count` elements from one float type to another.
 void convert_floats(DType from, const std::byte* values, DType to, std::byte* results, int64_t count) {
   if (from == to) {
     std::memcpy(results, values, static_cast<size_t>(count * byte_size(to)));

@@ -58,6 +58,7 @@ class RecordedCommunicator final : public Communicator {
     add(Collective::all_to_all, group, members(group) * count * byte_size(dtype));
     recorded_->all_to_all_rows(group, in, out, count, dtype, rows);
   }
+  void exchanged_tokens(int64_t bytes) override { recorded_->exchanged_tokens(bytes); }
   void broadcast(int group, const void* in, void* out, int64_t count, DType dtype, int root) override {
     add(Collective::broadcast, group, count * byte_size(dtype));
     recorded_->broadcast(group, in, out, count, dtype, root);

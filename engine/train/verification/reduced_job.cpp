@@ -122,7 +122,8 @@ std::set<int64_t> kept_blocks(const JobSpec& spec, const std::string& block) {
 template <typename Rules, typename Pattern>
 void drop_unused(Rules& rules, const JobSpec& spec, Pattern pattern) {
   std::erase_if(rules, [&](const auto& rule) {
-    const std::string& text = pattern(rule);
+    std::string_view text = pattern(rule);
+    if (text.starts_with('!')) text.remove_prefix(1);
     const auto matches = [&](const LayerSpec& layer) { return glob_match(text, layer.name); };
     return std::find_if(spec.network.begin(), spec.network.end(), matches) == spec.network.end() && text != "loss";
   });

@@ -9,7 +9,7 @@ set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/machine.sh"
 export PYTHONUNBUFFERED=1 NCCL_NVLS_ENABLE=0
 for name in "${@:-131072}"; do
-  more=(--steps 3 "$name")
+  more=(--steps 3 --profile "$name")
   [ "$name" = 262144 ] && more=(--steps 2 "$name")
   [ "$name" = kept ] && more=(--steps 3 --keep 131072)
   {

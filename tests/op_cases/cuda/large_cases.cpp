@@ -175,6 +175,17 @@ void add_attention(std::vector<OpCase>& rows) {
   }
   add(16, 200, 3, 64, 1, true);
   add(1, 4096, 1, 64, 1, true);
+  for (const int64_t window : {1, 64, 100, 129, 700, 2000}) {  // the gradient in one pass takes windows too
+    add(1, 1000, 2, 128, 4, true);
+    rows.back().attrs.set("window", window);
+  }
+  for (const int64_t window : {100, 700}) {
+    add(1, 1000, 2, 64, 2, true);
+    rows.back().attrs.set("window", window);
+  }
+  for (const bool causal : {false, true}) add(1, 4100, 1, 64, 2, causal);
+  add(2, 333, 2, 96, 3, true, "qkv");
+  rows.back().attrs.set("window", int64_t{200});
   const Attrs apart{{"head_dim", int64_t{64}}, {"causal", false}, {"scale", 0.125}};
   const Attrs wide{{"head_dim", int64_t{128}}, {"causal", false}, {"scale", 0.09}};
   rows.push_back(

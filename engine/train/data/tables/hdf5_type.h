@@ -34,7 +34,7 @@ struct Hdf5Member {
   Hdf5Type type;
 };
 
-/// Reads one type, and moves behind it. Throws EnvError if it is damaged.
+/// Reads one type, and moves past it. Throws EnvError if it is damaged.
 Hdf5Type read_hdf5_type(Hdf5Cursor& from, const Hdf5Bytes& file, int depth = 0);
 
 }  // namespace trainctl

@@ -278,7 +278,7 @@ class Hdf5Writer final : public TableWriter {
     file_.write(std::string(padded(bytes) - bytes, '\0'));
   }
 
-  /// References, and behind them the collections that they refer to.
+  /// References, followed by the collections that they refer to.
   void write_heap(const Column& one) {
     const uint64_t heap = static_cast<uint64_t>(file_.bytes()) + kReference * one.lengths.size();
     std::string references;

@@ -144,7 +144,8 @@ class LmdbWriter final : public TableWriter {
     values_->write(value);
   }
 
-  /// Writes all pages behind the metas; without `values` they are counted. Returns the page of the root, and the depth.
+  /// Writes all pages that follow the two meta pages; without `values` they are only counted. Returns the page of the
+  /// root, and the depth.
   std::pair<uint64_t, uint16_t> write_tree(PageSink& sink, const InputFile* values) const {
     if (entries_.empty()) return {~uint64_t{0}, uint16_t{0}};
     Children level = write_leaves(sink, values);

@@ -59,7 +59,7 @@ std::string without_shard_number(std::string path) {
 }
 
 const TableFormat* format_of_name(const std::string& address) {
-  // A signed address has a query behind the name.
+  // A signed address has a query after the name.
   const std::string path = without_shard_number(shown_url(address));
   if (path.ends_with(".tar.idx")) return nullptr;  // an index of a tar shard
   const auto* found = std::find_if(std::begin(kTableFormats), std::end(kTableFormats),

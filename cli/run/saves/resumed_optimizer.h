@@ -1,0 +1,18 @@
+// Compares the optimizer of a job with that of the run whose checkpoint it resumes. Defaults may have changed since, and
+// a run must not continue with another optimizer unnoticed.
+#pragma once
+
+#include <string>
+
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+
+/// `spec` as a run stores it: with the factor on the learning rate that parallel.outer.local_rate: 0 chooses.
+JobSpec with_chosen_rate(JobSpec spec);
+
+/// Names the fields of the optimizer and of the outer optimizer of local steps that differ from the stored job of a run;
+/// "" if none does, or if there is no such file.
+std::string optimizer_changes(const JobSpec& spec, const std::string& stored_job);
+
+}  // namespace trainctl
