@@ -6,6 +6,7 @@
   --keep         keeps the outputs of attention instead of computing whole blocks again
   --profile      also prints the parts of the last step
   --set WORD     an override for all runs, for example parallel.context_method=gather; --ranks N: GPUs (default: 2)
+  --machine M    the machine that plan predicts for (default: h200x8)
   --limit S      seconds for each run; what it has printed by then counts
   --tiny         one small layer on CPUs, to try the program
 
@@ -29,7 +30,6 @@ import time
 root = pathlib.Path(__file__).resolve().parent.parent.parent
 LLAMA = dict(layers=32, heads=32, kv_heads=8, d=4096, hidden=14336, vocab=128256)
 TINY = dict(layers=2, heads=4, kv_heads=2, d=64, hidden=128, vocab=1024)
-BUT_ATTENTION = "[" + ",".join(f"h.*.{name}" for name in "norm1 qkv turn proj sum1 norm2 gate act up gated down".split()) + "]"
 
 
 def text(path, tokens, vocab):
@@ -105,11 +105,12 @@ def measure(a, tokens):
         text(folder / "text.bin", a.steps * tokens + 1, min(sizes["vocab"], 16384))
         words = [str(root / "templates/llama_long.yaml"), *(f"vars.{name}={value}" for name, value in sizes.items()), f"vars.length={tokens}",
                  f"dataset={{type: tokens, path: '{folder}/text.bin', length: {tokens}, batch: 1}}", f"launch.ranks={a.ranks}",
-                 f"parallel.context={a.ranks}", "parallel.optimizer_shard=3", "optimizer.learning_rate=0.0003",
+                 f"parallel.context={a.ranks}", "parallel.optimizer_shard=3", "optimizer.learning_rate=0.00002",
                  f"train={{steps: {a.steps}, log_every: 1, checkpoint: none}}", f"launch.device={'cpu' if a.tiny else 'cuda'}", "launch.timeout=300",
-                 *([f"parallel.recompute={BUT_ATTENTION}"] if a.keep else []), *a.set]
+                 *(["parallel.recompute=['h.*', '!h.*.attn']"] if a.keep else []), *a.set]
         say(f"== {tokens} tokens{', outputs of attention kept' if a.keep else ''}")
-        planned = subprocess.run([a.trainctl, "plan", "--json", *words], capture_output=True, text=True)
+        machine = [] if a.tiny else [f"launch.machine={a.machine}"]
+        planned = subprocess.run([a.trainctl, "plan", "--json", *words, *machine], capture_output=True, text=True)
         if planned.returncode != 0:
             return say(planned.stdout[-1000:] + planned.stderr[-3000:])
         plan = json.loads(planned.stdout)
@@ -154,6 +155,7 @@ def main():
     parser.add_argument("tokens", type=int, nargs="+")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--machine", default="h200x8")
     parser.add_argument("--limit", type=float, default=600)
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--keep", action="store_true")
