@@ -137,7 +137,7 @@ TEST_CASE("a resumed run names each field of its optimizer that the run before i
   CHECK(same.exit_code == kExitDone);
   CHECK_FALSE(contains(same.out, "the optimizer is not that of the run"));
 
-  // As an older version wrote it, with other defaults.
+  // The job of an older version, which had other defaults.
   const auto replace = [&](const std::string& from, const std::string& to) {
     const size_t at = job.find(from);
     REQUIRE(at != std::string::npos);
@@ -152,5 +152,5 @@ TEST_CASE("a resumed run names each field of its optimizer that the run before i
   CHECK(contains(older.out, "parallel.outer.momentum: 0.7 (it was 0.5)"));
   CHECK(contains(older.out, "(it was 1.0)"));
   const CommandResult rate = run_steps("8", {"--resume-from", "log_output/2", "optimizer.learning_rate=0.02"});
-  CHECK(contains(rate.out, "optimizer.learning_rate: 0.02 (it was 0.01)"));
+  CHECK(contains(rate.out, "optimizer.learning_rate.base: 0.02 (it was 0.01)"));
 }
