@@ -3,11 +3,24 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <utility>
 
 #include "engine/base/text.h"
 
 namespace trainctl {
+namespace {
+
+/// At least these bytes, whereas format_bytes may round down: "8.1 GiB", "613 MiB".
+std::string at_least(int64_t bytes) {
+  constexpr double kKiB = 1024, kMiB = 1024 * kKiB, kGiB = 1024 * kMiB;
+  const auto all = static_cast<double>(bytes);
+  if (all >= kGiB) return fmt::format("{:.1f} GiB", std::ceil(10 * all / kGiB) / 10);
+  if (all >= kMiB) return fmt::format("{:.0f} MiB", std::ceil(all / kMiB));
+  return fmt::format("{:.0f} KiB", std::ceil(all / kKiB));
+}
+
+}  // namespace
 
 NoPlanFits::NoPlanFits(const JobSpec& job, int64_t limit, int64_t needed, std::string plan)
     : SpecError(job.position("parallel.max_memory"), "parallel.max_memory",
@@ -16,7 +29,7 @@ NoPlanFits::NoPlanFits(const JobSpec& job, int64_t limit, int64_t needed, std::s
                     "({})",
                     job.parallel.max_memory > 0 ? "parallel.max_memory" : "device memory without driver and libraries",
                     format_bytes(limit), format_bytes(needed), format_bytes(needed - limit), plan),
-                fmt::format("allow {}, use more ranks, or reduce dataset.batch", format_bytes(needed))),
+                fmt::format("allow {}, use more ranks, or reduce dataset.batch", at_least(needed))),
       needed_(needed),
       plan_(std::move(plan)) {}
 
