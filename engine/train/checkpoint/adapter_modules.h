@@ -1,7 +1,8 @@
 // The modules of another tool's model that an adapted layer consists of, and PEFT's names of their adapters. A name map
 // describes the layer's weight; the order of the weight's rows is that of B, the order of its columns that of A.
 //
-//   h.0.qkv    model.layers.0.self_attn.q_proj, .k_proj, .v_proj: each has some rows of B, and the same A
+// h.0.qkv    model.layers.0.self_attn.q_proj, .k_proj, .v_proj: each module has some rows of B, and all have the same A
+//   h.0.gate   model.layers.0.mlp.gate_up_proj: the module's first rows; the rows of h.0.up follow them
 //   h.0.gate   model.layers.0.mlp.gate_up_proj: its first rows; those of h.0.up follow
 #pragma once
 
@@ -31,11 +32,12 @@ struct AdaptedLayer {
 
 class AdapterModules {
  public:
-  /// `layers`: names and sizes. Throws EnvError if the map has no weight for a layer, or one of another form.
+  /// `layers` has the names and sizes of the adapted layers. Throws EnvError if the map has no weight for a layer, or a
+  /// weight of another shape.
   AdapterModules(std::vector<AdaptedLayer> layers, const NameMap& map, const LayerNumbers& numbers);
 
   const std::vector<AdaptedLayer>& layers() const { return layers_; }
-  /// Rows of a module's weight. check(): a layer has the module.
+  /// Number of rows of a module's weight. check(): some layer has the module.
   int64_t units(const std::string& module) const { return units_.at(module); }
 
  private:

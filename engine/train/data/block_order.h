@@ -1,6 +1,8 @@
 // An order of 0 … size - 1 that stays local: samples read at one time are close together. It is computed, not stored.
 //
-//   blocks    0 | 1 | 2 | 3 | 4 | …         neighbors, `block` of them; the last block may be shorter
+// blocks    0 | 1 | 2 | 3 | 4 | …         neighboring samples, `block` per block; the last block may be shorter
+//   permuted  3 | 0 | 7 | 5 | 2 | …         the blocks, in the order of a KeyedPermutation
+//   windows   3   0   7   5 | 2 …           groups of kWindowBlocks blocks, whose samples are permuted among each other
 //   permuted  3 | 0 | 7 | 5 | 2 | …         by a KeyedPermutation
 //   windows   3   0   7   5 | 2 …           kWindowBlocks of them, whose samples are permuted among each other
 //
@@ -21,7 +23,7 @@ class BlockOrder {
   /// size and block: at least 1, size at most kMostPermuted. Depends only on (seed, pass).
   BlockOrder(int64_t size, int64_t block, uint64_t seed, uint64_t pass);
 
-  /// The number at that place, 0 <= place < size.
+  /// The sample at a place of the order, 0 <= place < size.
   int64_t at(int64_t place);
 
  private:
@@ -34,7 +36,7 @@ class BlockOrder {
   KeyedPermutation order_;  ///< order of the blocks
   int64_t short_at_;        ///< the position of the last block, which may be shorter
   int64_t short_by_;
-  // The window of the last call.
+  // Caches the window of the last call of at().
   int64_t window_ = -1, window_start_ = 0;
   std::optional<KeyedPermutation> within_;
 };
