@@ -127,8 +127,8 @@ Sweep sweep_of(const SweepArguments& options, std::vector<TrialFields> trials, c
   const int gpus = static_cast<int>(sweep.gpus.size()), most = most_at_once(spec, gpus);
   if (gpus > 0 && options.jobs > most)
     throw SpecError({}, "--jobs",
-                    fmt::format("{} trials of {} ranks need {} GPUs, but this host has {}", options.jobs, sweep.ranks,
-                                options.jobs * sweep.ranks, gpus),
+                    fmt::format("{} of {} need {}, but this host has {}", plural(options.jobs, "trial"),
+                                plural(sweep.ranks, "rank"), plural(options.jobs * sweep.ranks, "GPU"), gpus),
                     fmt::format("--jobs {}", most));
   if (options.asha > 0) sweep.halving = Halving{options.asha, options.asha_factor, halved_by(options, spec)};
   sweep.at_once = options.jobs > 0 ? options.jobs : std::min<int>(most, static_cast<int>(sweep.trials.size()));
@@ -165,7 +165,7 @@ int find_learning_rate(SweepArguments options) {
   if (options.folder.empty()) options.folder = "sweep_output/" + spec.name + ".lr_range";
   const Sweep sweep = sweep_of(options, {fields}, spec);
   claim_folder(sweep, request_of(options));
-  std::cout << fmt::format("{} steps with learning rates from {:g} to {:g}, in {}\n", range.steps, range.low,
+  std::cout << fmt::format("{} with learning rates from {:g} to {:g}, in {}\n", plural(range.steps, "step"), range.low,
                            range.high, sweep.folder)
             << std::flush;
   PosixProcessRunner runner;

@@ -184,7 +184,7 @@ std::string render_collectives(const std::vector<CollectiveResult>& results, Dev
                figure(r.bus_rate() / 1e9), figure(r.copy_rate / 1e9),
                fmt::format("{:.0f}%", 100 * r.bus_rate() / r.copy_rate), std::to_string(r.wrong)});
   }
-  return fmt::format("f32, {} ranks\n{}\n\n{}", results[0].ranks, cuda ? kAcross : kInHost, table.str());
+  return fmt::format("f32, {}\n{}\n\n{}", plural(results[0].ranks, "rank"), cuda ? kAcross : kInHost, table.str());
 }
 
 Json collectives_json(const std::vector<CollectiveResult>& results, Device device) {

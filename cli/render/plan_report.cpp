@@ -373,8 +373,8 @@ std::string validation(const Json& r, const PlanStyle& style) {
   const auto takes_more = [](const Json& c) { return c["memory"].contains("validation"); };
   const Json& training = r["rank_classes"];
   const bool more = std::any_of(training.begin(), training.end(), takes_more);
-  return fmt::format("\nvalidation of {} samples in batches of {}, memory per rank\n",
-                     with_commas(v["samples"].get<int64_t>()), with_commas(v["batch"].get<int64_t>())) +
+  return fmt::format("\nvalidation of {} in batches of {}, memory per rank\n",
+                     plural(v["samples"].get<int64_t>(), "sample"), with_commas(v["batch"].get<int64_t>())) +
          memory_table(classes, memory_kinds(classes), style) +
          (more ? "  in addition to the variables; memory beyond that of training is the column `validation` above\n"
                : "  in addition to the variables; reuses the memory of the training's activations and buffers\n") +
@@ -500,9 +500,9 @@ std::string render_model(const Json& r, size_t width) {
   }
   int64_t flops = 0;
   for (const Json& layer : all) flops += layer["flops_per_step"].get<int64_t>();
-  return fmt::format("{}: {} layers, {} parameters, {} flops per sample (forward and backward), batch {}\n\n",
-                     text(r["job"]), all.size(), with_commas(r["parameters"].get<int64_t>()), per_sample(Json(flops)),
-                     with_commas(batch)) +
+  return fmt::format("{}: {}, {} parameters, {} flops per sample (forward and backward), batch {}\n\n", text(r["job"]),
+                     plural(static_cast<int64_t>(all.size()), "layer"), with_commas(r["parameters"].get<int64_t>()),
+                     per_sample(Json(flops)), with_commas(batch)) +
          table.str(2, width);
 }
 

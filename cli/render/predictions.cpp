@@ -18,6 +18,9 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
+/// A gap above this is a number of times instead of a percentage.
+constexpr double kManyTimes = 10;
+
 std::string prediction_text(const Json& value) { return value.get<std::string>(); }
 
 /// The device memory that the largest rank needs, if it does not fit.
@@ -87,10 +90,11 @@ std::string render_search(const Json& r, size_t width) {
       fmt::format("\nsearch: {} choices evaluated, {} plans tried\n{}", with_commas(s["weighed"].get<int64_t>()),
                   s["tried"].size() + s["not_shown"].get<size_t>(), table.str(2, width));
   out += parts_of_plans(s["tried"], width);
+  const double gap = s["gap"];
   out += fmt::format(
-      "  lower bound for all plans: {} (work of every plan, at the machine's best rates); the chosen plan takes "
-      "{:.0f} % more\n",
-      duration_text(s["bound"]), 100 * s["gap"].get<double>());
+      "  lower bound for all plans: {} (work of every plan, at the machine's best rates); the chosen plan takes {}\n",
+      duration_text(s["bound"]),
+      gap > kManyTimes ? fmt::format("{:.0f} times as long", 1 + gap) : fmt::format("{:.0f} % more", 100 * gap));
   for (const Json& note : s["notes"]) out += "  " + prediction_text(note) + "\n";
   return out;
 }

@@ -9,7 +9,7 @@ inline constexpr const char* kRowElements = "row_elements";  ///< elements of a 
 inline constexpr const char* kReversed = "reversed";         ///< member i sends counts[j, i] rows to j
 /// Part of the bytes that is moved on average; each exchange of tokens has it, 1 if it moves whole blocks.
 inline constexpr const char* kExpectedShare = "expected_share";
-/// Of the all_gather of the counts: a device sends them to its host, which waits for them before it starts the
+/// An all_gather of counts has it: a device sends them to its host, which waits for them before it starts the
 /// exchanges.
 inline constexpr const char* kHostReads = "host_reads";
 

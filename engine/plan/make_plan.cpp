@@ -77,7 +77,8 @@ Plan plan_header(const JobSpec& spec, const CostModel& cost) {
   if (plan.ranks < 1 || plan.num_stages < 1 || plan.ranks % plan.num_stages != 0) {
     const int above = (plan.ranks / std::max(plan.num_stages, 1) + 1) * plan.num_stages;
     throw SpecError(spec.position("launch.ranks"), "launch.ranks",
-                    fmt::format("{} ranks cannot be divided evenly into {} stages", plan.ranks, plan.num_stages),
+                    fmt::format("{} cannot be divided evenly into {}", plural(plan.ranks, "rank"),
+                                plural(plan.num_stages, "stage")),
                     fmt::format("the next larger number of ranks that can be is {}", above));
   }
   plan.mesh = Mesh(plan.ranks / plan.num_stages);

@@ -27,11 +27,12 @@ bool has_room_for_all(const Machine& machine) { return machine.kind == DeviceKin
 TokenBlocks token_blocks(const TokenBlockQuery& query) {
   const auto pairs = static_cast<double>(query.tokens * query.top_k), ranks = static_cast<double>(query.ranks);
   TokenBlocks blocks{.tokens = query.tokens, .rows = query.tokens};
-  if (!query.has_room_for_all)
-    blocks.rows = std::min(query.tokens, static_cast<int64_t>(std::ceil(query.capacity * pairs / ranks)));
   // Probability that at least one of a token's experts is at a given rank.
-  const double used = 1 - std::pow(1 - 1 / ranks, static_cast<double>(query.top_k));
-  blocks.expected_share = std::min(1.0, used * static_cast<double>(query.tokens) / static_cast<double>(blocks.rows));
+  blocks.expected_share = 1 - std::pow(1 - 1 / ranks, static_cast<double>(query.top_k));
+  if (query.has_room_for_all) return blocks;
+  blocks.rows = std::min(query.tokens, static_cast<int64_t>(std::ceil(query.capacity * pairs / ranks)));
+  const double rows_per_token = static_cast<double>(blocks.rows) / static_cast<double>(query.tokens);
+  blocks.expected_share = std::min(1.0, blocks.expected_share / rows_per_token);
   return blocks;
 }
 

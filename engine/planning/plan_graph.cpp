@@ -45,7 +45,8 @@ void require_whole_parameters(const PlannedJob& job) {
     throw SpecError(job.spec.position(field), field,
                     (clips ? "clip_parameter_norm" : spec.type) + " needs whole parameters, but the plan cuts " +
                         job.graph.tensors[static_cast<size_t>(update.parameter)].name,
-                    "cut only the batch (parallel.mode: data_parallel), or choose adamw");
+                    fmt::format("cut only the batch (parallel.mode: data_parallel), or {}",
+                                clips ? "use clip_norm" : "choose adamw"));
   }
 }
 

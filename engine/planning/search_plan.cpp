@@ -191,6 +191,7 @@ class PlanSearch {
     double least = found ? found->best().trial.seconds : kNoTime;
     if (is_short && may_be_best(found)) {
       for (const JobSpec& narrower : with_fewer_choices(spec)) {
+        if (found && !may_be_faster(narrower, *found, least)) continue;
         try {
           add(find(narrower, trials, differs), found, least);
         } catch (const NoLegalPlan&) {  // the search with all choices has another plan
@@ -250,6 +251,16 @@ class PlanSearch {
   bool may_be_best(const std::optional<FoundPlan>& found) const {
     if (!found) return static_cast<double>(smallest_->needed()) <= kMayFit * static_cast<double>(memory_);
     return !best_ || found->best().trial.seconds <= kMayBeBest * best_->seconds();
+  }
+
+  /// False if all plans of a search with fewer choices are expected to take about as long as the fastest that fits:
+  /// plans of its kind were tried, and even those that do not fit take no less.
+  static bool may_be_faster(const JobSpec& narrower, const FoundPlan& found, double least) {
+    double fastest = kNoTime;
+    for (const TriedPlan& plan : found.tried)
+      if (plan.trial.fault.empty() && has_choices_of(narrower, plan.choice))
+        fastest = std::min(fastest, plan.trial.seconds);
+    return fastest == kNoTime || fastest < least * (1 - kSimpler);
   }
 
   /// Adds the result of a search with fewer choices. `least`: seconds of the fastest of all results.

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "engine/base/text.h"
 #include "engine/plan/axes/size_strategies.h"
 #include "engine/plan/stages/recompute.h"
 #include "engine/plan/stages/stages.h"
@@ -48,9 +49,10 @@ std::vector<std::optional<LayerStrategy>> SearchNetwork::strategies(const Mesh& 
   const ParallelSpec& parallel = job.parallel;
   const int shared = parallel.tensor * parallel.context;
   if (mesh.size() % shared != 0 || (parallel.data > 0 && mesh.size() != parallel.data * shared)) {
-    errors.push_back({job.position("parallel"), "parallel",
-                      fmt::format("data, tensor and context do not make up the {} ranks of a stage", mesh.size()),
-                      "set parallel.stages, or omit data"});
+    errors.push_back(
+        {job.position("parallel"), "parallel",
+         fmt::format("data, tensor and context do not make up the {} of a stage", plural(mesh.size(), "rank")),
+         "set parallel.stages, or omit data"});
     return all;
   }
   const ContextMethod method = choose_context_method(parallel, context_method_costs(graph, parallel, mesh, cost));

@@ -114,3 +114,43 @@ TEST_CASE("a resumed run reads each byte of the checkpoint from the disk once, o
     CHECK(disk <= 1.1 * bytes);
   }
 }
+
+TEST_CASE("a resumed run names each field of its optimizer that the run before it had otherwise") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  const std::vector<std::string> words = {"run",
+                                          "job.yaml",
+                                          "launch.ranks=2",
+                                          "parallel={mode: data_parallel, local_steps: 4, replicas: 2}",
+                                          "optimizer={type: adam, learning_rate: 0.01}"};
+  const auto run_steps = [&](const std::string& steps, const std::vector<std::string>& more) {
+    std::vector<std::string> all = words;
+    all.push_back("train={steps: " + steps + ", checkpoint: {every_steps: 4}}");
+    all.insert(all.end(), more.begin(), more.end());
+    return trainctl_command(scratch.path(), all);
+  };
+  REQUIRE(run_steps("4", {}).exit_code == kExitDone);
+  const std::string stored = scratch.path() + "/log_output/1/job.yaml";
+  std::string job = slurp(stored);
+  CHECK(contains(job, "local_rate: 1.414"));
+  const CommandResult same = run_steps("8", {"--resume"});
+  CHECK(same.exit_code == kExitDone);
+  CHECK_FALSE(contains(same.out, "the optimizer is not that of the run"));
+
+  // The job of an older version, which had other defaults.
+  const auto replace = [&](const std::string& from, const std::string& to) {
+    const size_t at = job.find(from);
+    REQUIRE(at != std::string::npos);
+    job.replace(at, job.find('\n', at) - at, to);
+  };
+  replace("local_rate: ", "local_rate: 0.0");
+  const size_t outer = job.find("outer:");
+  job.replace(job.find("momentum: 0.7", outer), 13, "momentum: 0.5");
+  std::ofstream(stored) << job;
+  const CommandResult older = run_steps("8", {"--resume-from", "log_output/1"});
+  CHECK(older.exit_code == kExitDone);
+  CHECK(contains(older.out, "parallel.outer.momentum: 0.7 (it was 0.5)"));
+  CHECK(contains(older.out, "(it was 1.0)"));
+  const CommandResult rate = run_steps("8", {"--resume-from", "log_output/2", "optimizer.learning_rate=0.02"});
+  CHECK(contains(rate.out, "optimizer.learning_rate.base: 0.02 (it was 0.01)"));
+}

@@ -114,6 +114,24 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("level 3: where the backward pass begins, a gathered weight leaves memory before its gradient is made") {
+  for (const std::string precision : {"fp32", "bf16"}) {
+    const Program p = compiled(3, {"parallel.micro_batches=1", "precision=" + precision});
+    const auto at = [&](const std::string& name) {
+      const auto is_named = [&](const Instruction& i) { return i.name == name; };
+      return std::find_if(p.instructions.begin(), p.instructions.end(), is_named) - p.instructions.begin();
+    };
+    CHECK(at("h.3.dense.matmul.grad_in0") < at("h.3.dense.matmul.grad_weight"));
+    CHECK(at("h.3.dense.matmul.grad_weight") < at("h.2.dense.matmul.grad_weight"));
+    CHECK(at("h.2.dense.matmul.grad_weight") < at("h.2.dense.matmul.grad_in0"));
+    // The reduction of the first gradient waits for the gather that the next layer needs.
+    const Instruction& reduction = p.instructions[static_cast<size_t>(reductions(p).front())];
+    const Instruction& before = p.instructions[static_cast<size_t>(reductions(p).front()) - 1];
+    CHECK(reduction.collective == Collective::reduce_scatter);
+    CHECK(before.collective == Collective::all_gather);
+  }
+}
+
 TEST_CASE("no work on a micro-batch waits for the reduction that was issued last") {
   for (int level = 0; level <= 3; ++level) {
     for (const std::string micro_batches : {"1", "2", "4"}) {

@@ -174,6 +174,27 @@ TEST_CASE("a schedule has a step for each pair of a tile and a block that see ea
   }
 }
 
+TEST_CASE("a tile needs no mask for a block if each of its queries sees each key of the block") {
+  for (const OnePassSchedule& schedule : schedules()) {
+    const int keys = schedule.blocks * kOnePassKeys - 5;
+    int wrong = 0;
+    for (int block = 0; block < schedule.blocks; ++block) {
+      for (int tile = schedule.first(block); tile < schedule.end(block); ++tile) {
+        bool all = true;
+        for (const int row : {tile * kOnePassRows, (tile + 1) * kOnePassRows - 1}) {
+          for (const int key : {block * kOnePassKeys, (block + 1) * kOnePassKeys - 1}) {
+            const int behind = schedule.first_row + row - key;
+            all = all && key < keys && (!schedule.causal || behind >= 0) &&
+                  (schedule.window == 0 || behind < schedule.window);
+          }
+        }
+        wrong += schedule.hides(block, tile, keys) == all;
+      }
+    }
+    CHECK(wrong == 0);
+  }
+}
+
 TEST_CASE("blocks of keys never wait for each other in a circle") {
   for (const OnePassSchedule& schedule : schedules()) {
     std::vector<attention::Step> steps(static_cast<size_t>(schedule.steps_at(schedule.columns, 0)), {-1, -1});

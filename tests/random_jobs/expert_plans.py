@@ -59,6 +59,7 @@ MIXTRAL = "experts: 8, top_k: 2, hidden: 12, capacity: 4, router: {balance: aux_
 DEEPSEEK = ("experts: 12, top_k: 3, hidden: 12, shared_hidden: 12, capacity: 4, router: {score: sigmoid, scale: 2.5, groups: 4, top_groups: 2, "
             "balance: bias, bias_speed: 0.01, aux_loss: 0.01, aux_over: sequence}")
 GPT_OSS = "experts: 8, top_k: 3, hidden: 12, capacity: 4, activation: clamped_swiglu, bias: true, router: {bias: true}"
+NETWORKS = {"mixtral": (MIXTRAL, 8), "deepseek": (DEEPSEEK, 12), "gpt_oss": (GPT_OSS, 8)}  # and their experts
 
 
 def job_text(name, moe, classes=32, steps=STEPS):
@@ -254,18 +255,17 @@ def main():
     parser.add_argument("--plans", type=int, default=40, help="of each network")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--emulated", help="build/release/bin/test_cuda_emulated")
+    parser.add_argument("--network", choices=NETWORKS, help="with --emulated: only this one")
     options = parser.parse_args()
     trainctl, rng = str(pathlib.Path(options.trainctl).resolve()), random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="trainctl-experts-") as name:
         folder = pathlib.Path(name)
         if options.emulated:
-            failed = sum(follow_emulated(trainctl, os.path.abspath(options.emulated), folder, *network, options.plans, rng)
-                         for network in (("mixtral", MIXTRAL, 8), ("deepseek", DEEPSEEK, 12), ("gpt_oss", GPT_OSS, 8)))
+            failed = sum(follow_emulated(trainctl, os.path.abspath(options.emulated), folder, name, *NETWORKS[name], options.plans, rng)
+                         for name in ([options.network] if options.network else NETWORKS))
             print(f"{failed} failed")
             return 1 if failed else 0
-        failed = follow_plans(trainctl, folder, "mixtral", MIXTRAL, 8, options.plans, rng)
-        failed += follow_plans(trainctl, folder, "deepseek", DEEPSEEK, 12, options.plans, rng)
-        failed += follow_plans(trainctl, folder, "gpt_oss", GPT_OSS, 8, options.plans, rng)
+        failed = sum(follow_plans(trainctl, folder, name, *NETWORKS[name], options.plans, rng) for name in NETWORKS)
         try:
             all_tokens_to_one_expert(trainctl, folder)
             killed_and_resumed(trainctl, folder)

@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <string>
+#include <thread>
 
 #include "engine/base/error.h"
 
@@ -181,6 +184,32 @@ TEST_CASE("a communication error says which rank was at which instruction of whi
   }
   CHECK(comm.position.step == 412);
   CHECK(comm.position.instruction == 1);
+}
+
+TEST_CASE("an executor starts the threads of its kernels before the first step") {
+  const auto threads = [] {
+    const std::filesystem::directory_iterator tasks("/proc/self/task");
+    return std::distance(begin(tasks), end(tasks));
+  };
+  constexpr int64_t kCount = 1 << 18;
+  Instruction add = instruction(Opcode::kernel, "accumulate");
+  add.inputs = {floats(0, kCount)};
+  add.outputs = {floats(4 * kCount, kCount)};
+  add.outputs[0].accumulate = true;
+  Program p = program({add});
+  p.arena_bytes = 8 * kCount;
+  p.scalars_offset = 0;
+  RecordingComm comm;
+  ExecutorOptions options;
+  options.threads = 3;
+  // A new thread has no workers of earlier tests.
+  std::thread([&] {
+    const auto before = threads();
+    const auto executor = make_cpu_executor(p, comm, options);
+    CHECK(threads() == before + 2);
+    run_step(*executor);
+    CHECK(threads() == before + 2);
+  }).join();
 }
 
 TEST_CASE("loads, kernels and prints see the arena, and hooks see each communication") {

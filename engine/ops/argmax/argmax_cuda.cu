@@ -61,7 +61,7 @@ CudaKernel prepare_argmax(const CudaKernelCall& call) {
   int64_t inner = 1;
   for (size_t d = dim + 1; d < x.shape.size(); ++d) inner *= x.shape[d];
   const int64_t columns = x.size() / n;
-  return with_float_type(x.dtype, [&](auto t) {
+  return with_any_float_type(x.dtype, [&](auto t) {
     using T = decltype(t);
     return CudaKernel([=, from = static_cast<const T*>(x.as<T>()), to = y.as<int32_t>()](CudaStream stream) {
       if (inner == 1) {
@@ -77,6 +77,6 @@ CudaKernel prepare_argmax(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels argmax_cuda = {{"argmax", prepare_argmax}};
+extern const CudaKernels argmax_cuda = {{"argmax", prepare_argmax, kTakesF16}};
 
 }  // namespace trainctl

@@ -90,7 +90,6 @@ class AttentionKernel {
     const int64_t squares = 2 + (drops() ? 1 : 0) + (caps_apart() ? 1 : 0);
     floats_ = turned(n_.d) + turned(n_.e) + squares * kKeys * kQueries + 3 * kQueries + product_floats_;
     scratch_->reserve(floats_ * parts_);
-    cpu::start_workers(parts_);
   }
 
   /// Calls f(task, buffers) for each task; each thread takes consecutive ones.

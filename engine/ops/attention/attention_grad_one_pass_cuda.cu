@@ -78,11 +78,6 @@ struct Gradient {
   Heads to_q, to_k, to_v;
 
   __device__ Sight sight() const { return {s, schedule.first_row, schedule.causal, schedule.window}; }
-  /// The first tile from which on all queries see all keys of the block.
-  __device__ int sees_all(int block) const {
-    if ((block + 1) * kKeys > s) return kAlways;
-    return schedule.causal ? ((block + 1) * kKeys - 1 - schedule.first_row + kRows - 1) / kRows : 0;
-  }
   /// Index of a tile of a head in memory.
   __device__ int64_t tile_at(int64_t head, int tile) const { return head * schedule.tiles + tile; }
   /// dk (which = 0) or dv of one part, from `row` on.
@@ -114,6 +109,11 @@ struct alignas(1024) Shared {
     return sizeof(Shared) + 1024;
   }
 };
+
+/// A tile in memory with a mask has this bit.
+constexpr int kMasked = 1 << 30;
+__device__ int tile_of(const Step& step) { return step.tile & (kMasked - 1); }
+__device__ bool is_masked(const Step& step) { return step.tile >= kMasked; }
 
 /// Barriers of some of the threads, each for the tiles of one of the groups of warps that compute.
 enum Barrier { kAll, kGroup, kSlopesFull = kGroup + kGroups, kSlopesEmpty = kSlopesFull + kGroups };
@@ -213,7 +213,7 @@ __device__ void load_tiles(const Gradient& x, Shared<S>& shared, const Column& a
     for (int head = at.part * schedule.heads; head < (at.part + 1) * schedule.heads; ++head) {
       const int64_t whole_head = static_cast<int64_t>(x.first_group + at.group) * x.r + head;
       for (int i = schedule.count(block); i > 0; --i, ++step, ++loaded) {
-        const int stage = loaded % kStages, tile = step->tile;
+        const int stage = loaded % kStages, tile = tile_of(*step);
         float* const here = shared.here[stage];
         if (loaded >= kStages) wait_for_bytes(shared.left[stage], (loaded / kStages - 1) % 2);
         announce_bytes(here, 2 * kHalves * kSquareBytes + kRowsBytes);
@@ -241,7 +241,7 @@ __device__ void add_sums(const Gradient& x, Shared<S>& shared, const Column& at,
       for (int i = schedule.count(block); i > 0; --i, ++step, ++added) {
         if (added % kAdders != adder) continue;
         const int group = added % kGroups, turn = step->turn;
-        const int64_t tile = x.tile_at(static_cast<int64_t>(at.group) * x.r + head, step->tile);
+        const int64_t tile = x.tile_at(static_cast<int64_t>(at.group) * x.r + head, tile_of(*step));
         int* const counter = x.turns + tile;
         while (counted(counter) != turn) __nanosleep(20);
         order_copies();
@@ -289,11 +289,10 @@ struct KeysGroup {
       clear(dk);
       clear(dv);
       wait_for_bytes(shared.keys_here, pass % 2);
-      const int sees_all = x.sees_all(block), hides = schedule.hides_from(block);
       const Step* step = x.steps + schedule.steps_at(at.column, pass);
       for (const unsigned end = done + schedule.steps(block); done < end; ++done, ++step) {
         const unsigned stage = done % kStages, turn = done % kGroups;
-        add_tile(step->tile, step->tile < sees_all || step->tile >= hides, done, key0, dk, dv);
+        add_tile(*step, done, key0, dk, dv);
         if (turn == group) {
           find_queries(done, dk, dv);
           continue;
@@ -311,8 +310,7 @@ struct KeysGroup {
 
   /// Adds a tile of queries to dv and dk, and stores its g' in shared memory. The products that add to dv and dk are
   /// still running when it returns.
-  __device__ __forceinline__ void add_tile(int tile, bool is_masked, unsigned done, int key0, Sums& dk,
-                                           Sums& dv) const {
+  __device__ __forceinline__ void add_tile(const Step& step, unsigned done, int key0, Sums& dk, Sums& dv) const {
     const unsigned stage = done % kStages, turn = done % kGroups;
     const unsigned queries = shared_address(shared.queries[stage][0]), dys = shared_address(shared.dys[stage][0]);
     float p[32], g[32];
@@ -326,7 +324,7 @@ struct KeysGroup {
     products_done<1>();
     settle(p);
     weigh(x.unit, shared.rows[stage][0], lane, p);
-    if (is_masked) mask(x.sight(), lane, tile * kRows, key0, p);
+    if (is_masked(step)) mask(x.sight(), lane, tile_of(step) * kRows, key0, p);
     round_sums(p, p_pairs);
     begin_products();
     add_over_lines(dv, p_pairs, lines_at<S>(dys, kSquareBytes));
@@ -490,14 +488,15 @@ __global__ void __launch_bounds__(kSumThreads) add_parts_kernel(const __grid_con
 }
 
 /// Orders the blocks of keys at one tile of one of the heads of a block of threads.
-__device__ void order_blocks(const OnePassSchedule& schedule, int head, int tile, Step* steps) {
+__device__ void order_blocks(const OnePassSchedule& schedule, int head, int tile, int s, Step* steps) {
   __shared__ int times[kLongestOnePass / kKeys];
   const int first = schedule.first_seen(tile), count = schedule.seen_end(tile) - first;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kSumThreads)
     times[i] = schedule.time(first + i, head, tile);
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kSumThreads)
-    steps[schedule.step_at(first + i, head, tile)] = {tile, OnePassSchedule::turn(times, count, i)};
+    steps[schedule.step_at(first + i, head, tile)] = {tile | (schedule.hides(first + i, tile, s) ? kMasked : 0),
+                                                      OnePassSchedule::turn(times, count, i)};
 }
 
 /// A thread per 8 features of a row, over whole tiles of each head. The first blocks make the steps, each those of a
@@ -505,7 +504,7 @@ __device__ void order_blocks(const OnePassSchedule& schedule, int head, int tile
 template <int Features>
 __global__ void __launch_bounds__(kSumThreads)
     rows_kernel(const bf16* dy, const bf16* out, const float* logs, Heads heads, int g, int r, int t, int d, float* to,
-                OnePassSchedule schedule, Step* steps, int step_blocks, int* counters, int count) {
+                OnePassSchedule schedule, int s, Step* steps, int step_blocks, int* counters, int count) {
   wait_for_kernel_before();
   let_next_kernel_start();
   constexpr int kPacks = Features / 8, kBlockRows = kSumThreads / kPacks;
@@ -513,7 +512,7 @@ __global__ void __launch_bounds__(kSumThreads)
   if (index < count) counters[index] = 0;
   if (static_cast<int>(blockIdx.x) < step_blocks)
     return order_blocks(schedule, static_cast<int>(blockIdx.x) / schedule.tiles,
-                        static_cast<int>(blockIdx.x) % schedule.tiles, steps);
+                        static_cast<int>(blockIdx.x) % schedule.tiles, s, steps);
   const int tiles = schedule.tiles, row_block = static_cast<int>(blockIdx.x) - step_blocks;
   const int blocks = tiles * kRows / kBlockRows, head = row_block / blocks;
   const int row = row_block % blocks * kBlockRows + static_cast<int>(threadIdx.x) / kPacks;
@@ -575,7 +574,7 @@ CudaKernel prepare_one_pass(const CudaKernelCall& call, const AttentionCall& a) 
     };
     const int64_t step_blocks = memory.tiles * x.schedule.heads;
     run(rows_kernel<kFeatures>, step_blocks + n.b * n.heads() * memory.tiles * kRows * kPacks / kSumThreads,
-        kSumThreads, 0, dy, out, logs, heads, x.g, x.r, x.t, x.d, rows, x.schedule, x.steps,
+        kSumThreads, 0, dy, out, logs, heads, x.g, x.r, x.t, x.d, rows, x.schedule, x.s, x.steps,
         static_cast<int>(step_blocks), counters, static_cast<int>(memory.counters()));
     for (int64_t i = 0; i < memory.launches(); ++i) {
       const int64_t first = i * memory.groups, count = std::min(memory.groups, n.b * n.g - first);

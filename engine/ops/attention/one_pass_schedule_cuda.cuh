@@ -68,6 +68,11 @@ struct OnePassSchedule {
     const int row = block * kOnePassKeys + window - first_row;
     return window == 0 ? tiles : row < 0 ? 0 : row / kOnePassRows;
   }
+  /// Returns whether some query of the tile does not see some key of the block; `s`: number of keys.
+  TRAINCTL_HOST_DEVICE bool hides(int block, int tile, int s) const {
+    const int end = (block + 1) * kOnePassKeys;
+    return end > s || (causal && (end - 1 > first_row + tile * kOnePassRows || tile >= hides_from(block)));
+  }
   /// Number of steps over all heads.
   TRAINCTL_HOST_DEVICE int steps(int block) const { return heads * count(block); }
   /// Returns where the steps of a pass are in memory.

@@ -41,7 +41,7 @@ struct Spread {
 
 CudaKernel prepare_avg_pool2d(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &y = call.out[0];
-  return with_float_type(y.dtype, [&](auto t) {
+  return with_any_float_type(y.dtype, [&](auto t) {
     using T = decltype(t);
     return launch_over_windows<T>(Mean<T>{PoolShape::of(call, x, y), x.as<T>()}, y, "avg_pool2d");
   });
@@ -49,7 +49,7 @@ CudaKernel prepare_avg_pool2d(const CudaKernelCall& call) {
 
 CudaKernel prepare_avg_pool2d_grad(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &dx = call.out[0];
-  return with_float_type(dx.dtype, [&](auto t) {
+  return with_any_float_type(dx.dtype, [&](auto t) {
     using T = decltype(t);
     return launch_over_pixels<T>(Spread<T>{PoolShape::of(call, dx, dy), dy.as<T>()}, dx, "avg_pool2d_grad");
   });
@@ -57,7 +57,7 @@ CudaKernel prepare_avg_pool2d_grad(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels avg_pool2d_cuda = {{"avg_pool2d", prepare_avg_pool2d},
-                                            {"avg_pool2d_grad", prepare_avg_pool2d_grad}};
+extern const CudaKernels avg_pool2d_cuda = {{"avg_pool2d", prepare_avg_pool2d, kTakesF16},
+                                            {"avg_pool2d_grad", prepare_avg_pool2d_grad, kTakesF16}};
 
 }  // namespace trainctl

@@ -187,7 +187,7 @@ CudaKernel map_features(const CudaKernelCall& call, const Shape& dims, Op op, co
     head = elements_before_packs({&first, &second, &out}, pack);
     return s == 1 ? head == 0 && c % pack == 0 : head >= 0 && s >= pack && n >= head + pack;
   };
-  return with_access({&first, &second, &out, &scale, &shift}, fit, [&](auto access) {
+  return with_access<true>({&first, &second, &out, &scale, &shift}, fit, [&](auto access) {
     using T = decltype(element_of(access));
     constexpr int V = access.V;
     std::array<Ref<T>, F> full;

@@ -41,7 +41,6 @@ class CachedAttention {
     const auto worth = static_cast<int64_t>(work / (1 << 18)) + 1;
     parts_ = static_cast<int>(std::max<int64_t>(1, std::min({int64_t{call.threads}, worth, n_.b * n_.g})));
     scratch_->reserve(a_.positions * parts_);
-    cpu::start_workers(parts_);
   }
 
   void operator()() const {

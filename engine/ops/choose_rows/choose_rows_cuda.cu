@@ -47,7 +47,7 @@ CudaKernel prepare_choose_rows(const CudaKernelCall& call) {
   if (all == 0) return [](CudaStream) {};
   Choices choices{};
   for (int i = 0; i < count; ++i) choices.of[i] = call.in[static_cast<size_t>(i) + 1].data;
-  return with_float_type(call.out[0].dtype, [&](auto t) {
+  return with_any_float_type(call.out[0].dtype, [&](auto t) {
     using T = decltype(t);
     return CudaKernel(
         [=, ids = static_cast<const int32_t*>(call.in[0].as<int32_t>()), y = call.out[0].as<T>()](CudaStream stream) {
@@ -60,7 +60,7 @@ CudaKernel prepare_choose_rows(const CudaKernelCall& call) {
 CudaKernel prepare_masked_rows(const CudaKernelCall& call) {
   const int64_t all = call.out[0].size(), rows = call.in[0].size();
   if (all == 0) return [](CudaStream) {};
-  return with_float_type(call.out[0].dtype, [&](auto t) {
+  return with_any_float_type(call.out[0].dtype, [&](auto t) {
     using T = decltype(t);
     return CudaKernel([=, ids = static_cast<const int32_t*>(call.in[0].as<int32_t>()),
                        number = static_cast<int32_t>(call.attrs.integer("number", 0)),
@@ -73,7 +73,7 @@ CudaKernel prepare_masked_rows(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels choose_rows_cuda = {{"choose_rows", prepare_choose_rows},
-                                             {"masked_rows", prepare_masked_rows}};
+extern const CudaKernels choose_rows_cuda = {{"choose_rows", prepare_choose_rows, kTakesF16},
+                                             {"masked_rows", prepare_masked_rows, kTakesF16}};
 
 }  // namespace trainctl

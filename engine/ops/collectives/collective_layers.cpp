@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "engine/base/text.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/layer_def.h"
 
@@ -29,18 +30,16 @@ void expect_partition(const Groups& groups, int ranks) {
     }
     for (int64_t rank : group) {
       if (rank < 0 || rank >= ranks) {
-        shape_error(fmt::format("group {}: rank {} does not exist in a stage of {} ranks", to_string(Value{groups}),
-                                rank, ranks));
+        shape_error(fmt::format("group {}: rank {} does not exist in a stage of {}", to_string(Value{groups}), rank,
+                                plural(ranks, "rank")));
       }
       ++times[static_cast<size_t>(rank)];
     }
   }
   for (int rank = 0; rank < ranks; ++rank) {
     if (times[static_cast<size_t>(rank)] == 1) continue;
-    shape_error(
-        fmt::format("group {}: rank {} is in {} lists, but each of the {} ranks of the stage must be in "
-                    "exactly one",
-                    to_string(Value{groups}), rank, times[static_cast<size_t>(rank)], ranks));
+    shape_error(fmt::format("group {}: rank {} is in {}, but each rank of the stage must be in exactly one",
+                            to_string(Value{groups}), rank, plural(times[static_cast<size_t>(rank)], "list")));
   }
 }
 

@@ -1,7 +1,10 @@
 // Workers that sleep between kernels: each run increments the `round` of its workers, and the last worker to finish
 // wakes the caller.
-// Both sides look for a change a short time before they sleep, because waking a thread takes as long as a small kernel.
+// Both sides look for a change before they sleep, because waking a thread takes as long as a small kernel, and on an
+// idle virtual processor as long as a large one.
 #include "engine/ops/cpu/threads_cpu.h"
+
+#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,7 +16,16 @@
 namespace trainctl::cpu {
 namespace {
 
-constexpr auto kLooksFor = std::chrono::microseconds(20);
+/// Longer than the kernels that run on one thread, and than threads with equal parts differ.
+constexpr auto kLooksFor = std::chrono::microseconds(500);
+/// The same where threads share processors, so that looking takes time from the others.
+constexpr auto kLooksForOnShared = std::chrono::microseconds(20);
+
+/// The processors on which this thread may run, or 1 if there are too many to ask for.
+int processors() {
+  cpu_set_t mine;
+  return sched_getaffinity(0, sizeof(mine), &mine) == 0 ? CPU_COUNT(&mine) : 1;
+}
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -23,9 +35,9 @@ inline void pause() {
 
 /// Returns when `value` is no longer `old`.
 template <class T>
-void wait_for_change(const std::atomic<T>& value, T old) {
+void wait_for_change(const std::atomic<T>& value, T old, std::chrono::microseconds looks_for) {
   constexpr int kLooksPerClock = 64;
-  for (const auto end = std::chrono::steady_clock::now() + kLooksFor; std::chrono::steady_clock::now() < end;) {
+  for (const auto end = std::chrono::steady_clock::now() + looks_for; std::chrono::steady_clock::now() < end;) {
     for (int i = 0; i < kLooksPerClock; ++i) {
       if (value.load(std::memory_order_acquire) != old) return;
       pause();
@@ -43,7 +55,9 @@ class Workers {
   }
 
   void grow(int workers) {
-    workers_.reserve(static_cast<size_t>(std::max(workers, 0)));
+    if (static_cast<int>(workers_.size()) >= workers) return;
+    looks_for_ = processors() > workers ? kLooksFor : kLooksForOnShared;
+    workers_.reserve(static_cast<size_t>(workers));
     while (static_cast<int>(workers_.size()) < workers) {
       const int part = static_cast<int>(workers_.size()) + 1;
       auto worker = std::make_unique<Worker>();
@@ -60,7 +74,7 @@ class Workers {
     pending_ = parts - 1;
     for (int i = 0; i < parts - 1; ++i) workers_[static_cast<size_t>(i)]->begin_round();
     body(context, 0);
-    for (int left = pending_.load(); left != 0; left = pending_.load()) wait_for_change(pending_, left);
+    for (int left = pending_.load(); left != 0; left = pending_.load()) wait_for_change(pending_, left, looks_for_);
   }
 
  private:
@@ -76,7 +90,7 @@ class Workers {
 
   void work(int part, const std::atomic<uint32_t>& round) {
     for (uint32_t seen = 0;; ++seen) {
-      wait_for_change(round, seen);
+      wait_for_change(round, seen, looks_for_);
       if (stop_) return;
       body_(context_, part);
       if (pending_.fetch_sub(1) == 1) pending_.notify_one();
@@ -84,6 +98,7 @@ class Workers {
   }
 
   std::vector<std::unique_ptr<Worker>> workers_;
+  std::atomic<std::chrono::microseconds> looks_for_{kLooksForOnShared};
   std::atomic<int> pending_ = 0;
   std::atomic<bool> stop_ = false;
   void (*body_)(const void*, int) = nullptr;  // these two are written before a round begins

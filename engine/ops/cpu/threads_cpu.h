@@ -7,7 +7,8 @@
 namespace trainctl::cpu {
 
 /// Calls body(context, part) for each part in [0, parts), part 0 on this thread. Each calling thread has its own
-/// workers, started on first use or by start_workers(); one part needs none. `body` must not throw.
+/// workers, started by start_workers(), which executors call before the first step, or on first use; one part needs
+/// none. `body` must not throw.
 void run_parts(int parts, void (*body)(const void* context, int part), const void* context);
 
 /// Starts this thread's workers, so that the first run allocates nothing.

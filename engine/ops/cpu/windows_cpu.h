@@ -24,7 +24,6 @@ struct Pool {
               last,
               call.attrs.flag("count_include_pad"),
               call.threads};
-    start_workers(pool.parts());
     return pool;
   }
 

@@ -115,7 +115,6 @@ CpuKernel over_ctc_rows(const KernelCall& call, F f) {
   const int64_t memory = CtcRow::memory(c);
   const std::shared_ptr<cpu::Scratch> scratch = cpu::scratch_of_this_thread();
   scratch->reserve(2 * memory * parts);
-  cpu::start_workers(parts);
   return [=, logits = call.in[0].as<float>()] {
     // An error is reported by this thread: run_parts does not pass it on.
     for (int64_t row = 0; row < c.rows; ++row) CtcRow(c, logits, row, reinterpret_cast<double*>(scratch->data()));

@@ -152,7 +152,7 @@ auto with_rows(Args typed, int64_t count, int64_t n, int kept, Args operands, in
     before_packs = elements_before_packs(operands, pack);
     return !edges_of(pack) || (before_packs >= 0 && n >= 8 * pack);
   };
-  return with_access(typed, fit, [&](auto access) {
+  return with_access<true>(typed, fit, [&](auto access) {
     using T = decltype(element_of(access));
     constexpr int V = access.V;
     const bool edges = V > 1 && edges_of(V), in_registers = V > 1 && n / V <= kMaxRowPacks;

@@ -301,7 +301,7 @@ CudaKernel prepare_column_sums(const CudaKernelCall& call, int64_t rows, int64_t
   g.rows = Nest<1>(loop);
   if (columns == 0) return [](CudaStream) {};
   const auto fit = [&](int pack) { return columns % pack == 0 && packs_are_aligned(loaded); };
-  return with_access(loaded, fit, [&](auto access) {
+  return with_access<true>(loaded, fit, [&](auto access) {
     return launch_sum_columns<access.V>(call, g, term_of(decltype(element_of(access)){}), name);
   });
 }
@@ -311,7 +311,7 @@ template <class TermOf>
 CudaKernel prepare_total(const CudaKernelCall& call, int64_t n, Args loaded, TermOf term_of, const char* name) {
   int64_t head = 0;
   const auto fit = [&](int pack) { return (head = elements_before_packs(loaded, pack)) >= 0; };
-  return with_access(loaded, fit, [&](auto access) {
+  return with_access<true>(loaded, fit, [&](auto access) {
     constexpr int V = access.V;
     SumOfRows g;
     g.head = V > 1 ? std::min(head, n) : 0;
@@ -338,7 +338,7 @@ CudaKernel prepare_sums(const CudaKernelCall& call, const Shape& shape, const Sh
     g.rows = Nest<1>(summed);
     if (g.columns * g.outer.count == 0) return [](CudaStream) {};
     const auto fit = [&](int pack) { return g.columns % pack == 0 && packs_are_aligned(loaded); };
-    return with_access(loaded, fit, [&](auto access) {
+    return with_access<true>(loaded, fit, [&](auto access) {
       return launch_sum_columns<access.V>(call, g, term_of(decltype(element_of(access)){}), name);
     });
   }
@@ -349,7 +349,7 @@ CudaKernel prepare_sums(const CudaKernelCall& call, const Shape& shape, const Sh
   g.runs = Nest<1>(summed);
   if (g.kept.count == 0) return [](CudaStream) {};
   const auto fit = [&](int pack) { return run % pack == 0 && packs_are_aligned(loaded); };
-  return with_access(loaded, fit, [&](auto access) {
+  return with_access<true>(loaded, fit, [&](auto access) {
     constexpr int V = access.V;
     g.packs = g.runs.count * (run / V);
     check(g.runs.ndim == 0 || g.packs < (int64_t{1} << 31), "CUDA kernels sum up to 2^31 packs in runs");

@@ -109,6 +109,15 @@ __device__ inline void load(Ref<bf16> r, int64_t at, float (&v)[V]) {
     eight(load_16(r.p + at), v);
   }
 }
+template <int V>
+__device__ inline void load(Ref<f16> r, int64_t at, float (&v)[V]) {
+  if constexpr (V == 1) {
+    v[0] = to_f32(r.p[at]);
+  } else {
+    static_assert(V == 8, "8 f16 are 16 bytes");
+    eight_f16(load_16(r.p + at), v);
+  }
+}
 /// The 16-bit number at `at` of an operand whose flags say that it has such numbers.
 __device__ inline float half_at(Ref<Mixed> r, int64_t at) {
   return r.is_bf16 ? to_f32(static_cast<const bf16*>(r.p)[at]) : to_f32(static_cast<const f16*>(r.p)[at]);
@@ -125,10 +134,7 @@ __device__ inline void load(Ref<Mixed> r, int64_t at, float (&v)[V]) {
   } else if (r.is_bf16) {
     load(Ref<bf16>{static_cast<bf16*>(r.p)}, at, v);
   } else if (r.is_f16) {
-    if constexpr (V == 1)
-      v[0] = to_f32(static_cast<const f16*>(r.p)[at]);
-    else
-      eight_f16(load_16(static_cast<const f16*>(r.p) + at), v);
+    load(Ref<f16>{static_cast<f16*>(r.p)}, at, v);
   } else {
     load(Ref<float>{static_cast<float*>(r.p)}, at, v);
   }
@@ -147,6 +153,14 @@ struct Raw<bf16, 8> {
 template <>
 struct Raw<bf16, 1> {
   bf16 v;
+};
+template <>
+struct Raw<f16, 8> {
+  uint4 q;
+};
+template <>
+struct Raw<f16, 1> {
+  f16 v;
 };
 template <>
 struct Raw<Mixed, 8> {
@@ -170,14 +184,14 @@ __device__ inline float sum_of_pack(const float (&v)[V]) {
 template <int V, class T>
 __device__ inline Raw<T, V> fetch(Ref<T> r, int64_t at) {
   Raw<T, V> raw;
-  if constexpr (V == 8 && std::is_same_v<T, bf16>) {
+  if constexpr (V == 8 && (std::is_same_v<T, bf16> || std::is_same_v<T, f16>)) {
     raw.q = load_16(r.p + at);
   } else if constexpr (V == 8 && std::is_same_v<T, Mixed>) {
     raw.is_bf16 = r.is_bf16, raw.is_f16 = r.is_f16;
     const auto* from = reinterpret_cast<const uint4*>(static_cast<const char*>(r.p) + at * (r.is_half() ? 2 : 4));
     raw.q[0] = load_16(from);
     raw.q[1] = load_16(from + (r.is_half() ? 0 : 1));
-  } else if constexpr (V == 1 && std::is_same_v<T, bf16>) {
+  } else if constexpr (V == 1 && (std::is_same_v<T, bf16> || std::is_same_v<T, f16>)) {
     raw.v = r.p[at];
   } else {
     load(r, at, raw.v);
@@ -188,11 +202,13 @@ template <int V, class T>
 __device__ inline void unpack(const Raw<T, V>& raw, float (&v)[V]) {
   if constexpr (V == 8 && std::is_same_v<T, bf16>) {
     eight(raw.q, v);
+  } else if constexpr (V == 8 && std::is_same_v<T, f16>) {
+    eight_f16(raw.q, v);
   } else if constexpr (V == 8 && std::is_same_v<T, Mixed>) {
     eight(raw.q[0], v);
     if (raw.is_f16) eight_f16(raw.q[0], v);
     if (!raw.is_bf16 && !raw.is_f16) memcpy(v, raw.q, sizeof v);
-  } else if constexpr (V == 1 && std::is_same_v<T, bf16>) {
+  } else if constexpr (V == 1 && (std::is_same_v<T, bf16> || std::is_same_v<T, f16>)) {
     v[0] = to_f32(raw.v);
   } else {
 #pragma unroll
@@ -203,8 +219,8 @@ __device__ inline void unpack(const Raw<T, V>& raw, float (&v)[V]) {
 /// A single number in its memory format.
 template <class T>
 __device__ inline Raw<T, 1> raw_of(float v) {
-  if constexpr (std::is_same_v<T, bf16>) {
-    return {from_f32<bf16>(v)};
+  if constexpr (std::is_same_v<T, bf16> || std::is_same_v<T, f16>) {
+    return {from_f32<T>(v)};
   } else {
     return {{v}};
   }
@@ -219,7 +235,14 @@ __device__ inline float largest_of(const Raw<bf16, 8>& raw, float least) {
   const __nv_bfloat162 high = __hmax2(__hmax2(pairs[0], pairs[1]), __hmax2(pairs[2], pairs[3]));
   return fmaxf(fmaxf(__low2float(high), __high2float(high)), least);
 }
-/// Sets element j of a pack to `by`, which must be exact in bf16; returns its old value.
+__device__ inline float largest_of(const Raw<f16, 8>& raw, float least) {
+  float v[8];
+  unpack(raw, v);
+#pragma unroll
+  for (const float each : v) least = fmaxf(each, least);
+  return least;
+}
+/// Sets element j of a pack to `by`, which must be exact in the pack's type; returns its old value.
 __device__ inline float exchange_in(Raw<float, 4>& raw, int j, float by) {
   float was = 0;
 #pragma unroll
@@ -240,6 +263,19 @@ __device__ inline float exchange_in(Raw<bf16, 8>& raw, int j, float by) {
   }
   raw.q = make_uint4(words[0], words[1], words[2], words[3]);
   return __uint_as_float(j % 2 == 0 ? was << 16 : was & 0xffff0000u);
+}
+
+__device__ inline float exchange_in(Raw<f16, 8>& raw, int j, float by) {
+  uint32_t words[4] = {raw.q.x, raw.q.y, raw.q.z, raw.q.w}, was = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t word = words[i];
+    const uint32_t changed = j % 2 == 0 ? (word & 0xffff0000u) | f16_bits(by) : (word & 0xffffu) | f16_bits(by) << 16;
+    was = i == j / 2 ? word : was;
+    words[i] = i == j / 2 ? changed : word;
+  }
+  raw.q = make_uint4(words[0], words[1], words[2], words[3]);
+  return of_f16_bits(j % 2 == 0 ? was & 0xffffu : was >> 16);
 }
 
 template <int V>
@@ -269,18 +305,18 @@ __device__ inline void store(Ref<bf16> r, int64_t at, const float (&v)[V]) {
   }
 }
 template <int V>
-__device__ inline void store_f16(f16* to, const float (&v)[V]) {
+__device__ inline void store(Ref<f16> r, int64_t at, const float (&v)[V]) {
   if constexpr (V == 8) {
     const auto pair = [&](int i) { return f16_bits(v[i]) | f16_bits(v[i + 1]) << 16; };
-    store_16(to, make_uint4(pair(0), pair(2), pair(4), pair(6)));
+    store_16(r.p + at, make_uint4(pair(0), pair(2), pair(4), pair(6)));
   } else {
 #pragma unroll
-    for (int i = 0; i < V; ++i) to[i] = from_f32<f16>(v[i]);
+    for (int i = 0; i < V; ++i) r.p[at + i] = from_f32<f16>(v[i]);
   }
 }
 template <int V>
 __device__ inline void store(Ref<Mixed> r, int64_t at, const float (&v)[V]) {
-  if (r.is_f16) return store_f16(static_cast<f16*>(r.p) + at, v);
+  if (r.is_f16) return store(Ref<f16>{static_cast<f16*>(r.p)}, at, v);
   if (!r.is_bf16) return store(Ref<float>{static_cast<float*>(r.p)}, at, v);
   const Ref<bf16> to{static_cast<bf16*>(r.p)};
   if constexpr (V == 4) {  // as in load()
@@ -331,16 +367,20 @@ template <class T, int kElements>
 T element_of(Access<T, kElements>);
 
 /// Calls run(Access): packs of the dtype that all of `args` have if fit(elements of a pack), else single elements.
-template <class Fit, class Run>
+/// kPacksOfF16: also packs of f16, for kernels in which single elements cost much.
+template <bool kPacksOfF16 = false, class Fit, class Run>
 auto with_access(Args args, Fit fit, Run run) {
-  bool f32 = true, bf = true;
+  bool f32 = true, bf = true, half = true;
   for (const TensorArg* arg : args) {
     check(arg->dtype != DType::i32, "this operand is a float");
     f32 &= arg->dtype == DType::f32;
     bf &= arg->dtype == DType::bf16;
+    half &= arg->dtype == DType::f16;
   }
   if (f32 && fit(kPack<float>)) return run(Access<float, kPack<float>>{});
   if (bf && fit(kPack<bf16>)) return run(Access<bf16, kPack<bf16>>{});
+  if constexpr (kPacksOfF16)
+    if (half && fit(kPack<f16>)) return run(Access<f16, kPack<f16>>{});
   return run(Access<Mixed, 1>{});
 }
 

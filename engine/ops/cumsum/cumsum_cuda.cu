@@ -56,7 +56,7 @@ CudaKernel prepare_cumsum(const CudaKernelCall& call) {
   int64_t inner = 1;
   for (size_t d = dim + 1; d < x.shape.size(); ++d) inner *= x.shape[d];
   const int64_t columns = y.size() / n;
-  return with_float_type(y.dtype, [&](auto t) {
+  return with_any_float_type(y.dtype, [&](auto t) {
     using T = decltype(t);
     return CudaKernel([=, from = static_cast<const T*>(x.as<T>()), to = y.as<T>(),
                        reverse = call.attrs.flag("reverse")](CudaStream stream) {
@@ -74,6 +74,6 @@ CudaKernel prepare_cumsum(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels cumsum_cuda = {{"cumsum", prepare_cumsum}};
+extern const CudaKernels cumsum_cuda = {{"cumsum", prepare_cumsum, kTakesF16}};
 
 }  // namespace trainctl

@@ -17,7 +17,6 @@ constexpr int64_t kLeastDoraWork = 1 << 16;  ///< elements times rank that are w
 CpuKernel prepare_dora_squares(const KernelCall& call) {
   const int64_t rows = call.in[0].shape[0], columns = call.in[0].shape[1], rank = call.in[1].shape[0];
   const auto sums = std::make_shared<std::vector<float>>(static_cast<size_t>(columns * call.threads));
-  cpu::start_workers(call.threads);
   return [=, w = call.in[0].as<float>(), a = call.in[1].as<float>(), b = call.in[2].as<float>(),
           out = call.out[0].as<float>(), adds = call.out[0].accumulate,
           factor = static_cast<float>(call.attrs.number("factor", 1.0)), threads = call.threads] {

@@ -58,6 +58,6 @@ CudaKernel prepare_embedding(const CudaKernelCall& call) {
 }  // namespace
 
 extern const CudaKernels embedding_cuda = {{"embedding", prepare_embedding, kTakesF16},
-                                           {"embedding_grad", prepare_embedding_grad}};
+                                           {"embedding_grad", prepare_embedding_grad, kTakesF16}};
 
 }  // namespace trainctl

@@ -315,7 +315,7 @@ CudaKernel prepare_embedding_grad(const CudaKernelCall& call) {
         "embedding takes up to 2^30 ids and rows");
   Call c{TableRows(table), ids.as<int32_t>(), static_cast<int>(ids.size()), table.shape[1],
          TableGrad{ref<Mixed>(table), table.accumulate}};
-  return with_float_type(dy.dtype, [&](auto t) {
+  return with_any_float_type(dy.dtype, [&](auto t) {
     using T = decltype(t);
     const auto prepare = [&](auto pack) {
       c.table.packs = pack > 1 && packs_are_aligned({&table});

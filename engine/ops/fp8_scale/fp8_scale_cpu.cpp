@@ -22,7 +22,6 @@ uint32_t amax_bits(const float* x, int64_t begin, int64_t end) {
 
 CpuKernel prepare_amax(const KernelCall& call) {
   const int64_t n = call.in[0].size(), parts = (n + kAmaxPart - 1) / kAmaxPart;
-  cpu::start_workers(call.threads);
   return [x = call.in[0].as<float>(), out = call.out[0].as<float>(), n, threads = call.threads,
           accumulate = call.out[0].accumulate, most = std::vector<uint32_t>(static_cast<size_t>(parts))]() mutable {
     cpu::over_range(threads, static_cast<int64_t>(most.size()), 1, [&](int64_t begin, int64_t end) {

@@ -45,7 +45,7 @@ CudaKernel prepare_gather(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &y = call.out[0];
   const int64_t size = y.size();
   if (size == 0) return [](CudaStream) {};
-  return with_float_type(y.dtype, [&](auto t) {
+  return with_any_float_type(y.dtype, [&](auto t) {
     using T = decltype(t);
     return CudaKernel([=, g = GatherCall::of(call, x, call.in[1]), from = static_cast<const T*>(x.as<T>()),
                        index = static_cast<const int32_t*>(call.in[1].as<int32_t>()),
@@ -60,7 +60,7 @@ CudaKernel prepare_gather_grad(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &dx = call.out[0];
   const int64_t size = dx.size();
   if (size == 0) return [](CudaStream) {};
-  return with_float_type(dx.dtype, [&](auto t) {
+  return with_any_float_type(dx.dtype, [&](auto t) {
     using T = decltype(t);
     return CudaKernel([=, g = GatherCall::of(call, dx, call.in[1]), from = static_cast<const T*>(dy.as<T>()),
                        index = static_cast<const int32_t*>(call.in[1].as<int32_t>()),
@@ -73,7 +73,8 @@ CudaKernel prepare_gather_grad(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels gather_cuda = {
-    {"gather", prepare_gather}, {"gather_grad", prepare_gather_grad}, {"scatter_add", prepare_gather_grad}};
+extern const CudaKernels gather_cuda = {{"gather", prepare_gather, kTakesF16},
+                                        {"gather_grad", prepare_gather_grad, kTakesF16},
+                                        {"scatter_add", prepare_gather_grad, kTakesF16}};
 
 }  // namespace trainctl

@@ -53,7 +53,7 @@ CudaKernel launch_interpolation(Kernel kernel, const InterpolateCall& c, const T
   const int64_t size = out.size();
   if (size == 0) return [](CudaStream) {};
   check(in.dtype == out.dtype, "interpolate keeps the type");
-  return with_float_type(out.dtype, [&](auto t) {
+  return with_any_float_type(out.dtype, [&](auto t) {
     using T = decltype(t);
     return CudaKernel([=, from = static_cast<const T*>(in.as<T>()), to = out.as<T>()](CudaStream stream) {
       const auto blocks = static_cast<unsigned>(ceil_div(size, kInterpolateThreads));
@@ -75,7 +75,7 @@ CudaKernel prepare_interpolate_grad(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels interpolate_cuda = {{"interpolate", prepare_interpolate},
-                                             {"interpolate_grad", prepare_interpolate_grad}};
+extern const CudaKernels interpolate_cuda = {{"interpolate", prepare_interpolate, kTakesF16},
+                                             {"interpolate_grad", prepare_interpolate_grad, kTakesF16}};
 
 }  // namespace trainctl

@@ -1,7 +1,9 @@
 // Products by cuBLASLt, which is column-major: a row-major C = A B is a column-major C^T = B^T A^T of the same memory,
 // so our B is its A, and nothing is copied.
 #include <array>
+#include <map>
 #include <memory>
+#include <mutex>
 
 #include "engine/ops/cuda/cuda_scratch.h"
 #include "engine/ops/matmul/algorithm_choice_cuda.h"
@@ -178,6 +180,37 @@ std::string text_of(const Product& p, cublasLtEpilogue_t epilogue) {
   return text;
 }
 
+/// Nothing if the library has no suggestion. `prepared` describes the product.
+std::optional<cublasLtMatmulHeuristicResult_t> choose(const Prepared& prepared, const Product& p,
+                                                      const std::string& text) {
+  const std::vector<cublasLtMatmulHeuristicResult_t> candidates = candidates_of(prepared, p);
+  if (candidates.empty()) return std::nullopt;
+  if (p.m * p.n * p.k * p.batch < kWorthMeasuring) return candidates[0];
+  const auto run = [&](const Product& copy, const void* alpha, const void* beta, void* workspace, CudaStream stream,
+                       const cublasLtMatmulHeuristicResult_t& candidate) {
+    return prepared.run(copy, alpha, beta, workspace, stream, candidate) == CUBLAS_STATUS_SUCCESS;
+  };
+  return candidates[choose_algorithm(text, candidates, measure_on_copies(p, kWorkspace, run))];
+}
+
+/// The same, once in this process for equal products on cards of one model: the library's suggestions for a product may
+/// change, and a card that replays a step of another one must add in the same order.
+std::optional<cublasLtMatmulHeuristicResult_t> choose_once(const Prepared& prepared, const Product& p,
+                                                           cublasLtEpilogue_t epilogue) {
+  static std::mutex mutex;
+  static auto& chosen = *new std::map<std::string, cublasLtMatmulHeuristicResult_t>;
+  const std::string text = text_of(p, epilogue);
+  std::string key = text + " " + std::to_string(multiprocessors());
+  for (const void* beside : {p.bias, static_cast<const void*>(p.before), p.slope_at, p.residual,
+                             static_cast<const void*>(p.a_sums), static_cast<const void*>(p.b_sums)})
+    key += "," + std::to_string(alignment(beside));
+  const std::lock_guard lock(mutex);
+  if (const auto known = chosen.find(key); known != chosen.end()) return known->second;
+  const std::optional<cublasLtMatmulHeuristicResult_t> choice = choose(prepared, p, text);
+  if (choice) chosen.emplace(key, *choice);
+  return choice;
+}
+
 }  // namespace
 
 std::optional<CudaKernel> prepare_cublas(const Product& p, CudaScratch& scratch) {
@@ -185,17 +218,9 @@ std::optional<CudaKernel> prepare_cublas(const Product& p, CudaScratch& scratch)
   if (!epilogue || (p.is_fp8() && cublaslt().version() < kFirstWithScales)) return std::nullopt;
   auto prepared = std::make_shared<Prepared>();
   describe(*prepared, p, *epilogue);
-  const std::vector<cublasLtMatmulHeuristicResult_t> candidates = candidates_of(*prepared, p);
-  if (candidates.empty()) return std::nullopt;
-  prepared->algorithm = candidates[0];
-  if (p.m * p.n * p.k * p.batch >= kWorthMeasuring) {
-    const auto run = [&](const Product& copy, const void* alpha, const void* beta, void* workspace, CudaStream stream,
-                         const cublasLtMatmulHeuristicResult_t& candidate) {
-      return prepared->run(copy, alpha, beta, workspace, stream, candidate) == CUBLAS_STATUS_SUCCESS;
-    };
-    const size_t chosen = choose_algorithm(text_of(p, *epilogue), candidates, measure_on_copies(p, kWorkspace, run));
-    prepared->algorithm = candidates[chosen];
-  }
+  const std::optional<cublasLtMatmulHeuristicResult_t> algorithm = choose_once(*prepared, p, *epilogue);
+  if (!algorithm) return std::nullopt;
+  prepared->algorithm = *algorithm;
   scratch.need(static_cast<int64_t>(kScalarBytes + kWorkspace));
   return [prepared, p, memory = &scratch](CudaStream stream) {
     auto* const scalars = static_cast<float*>(memory->memory());

@@ -104,7 +104,6 @@ CpuKernel prepare_product(const Product& product) {
   for (const Product& part : parts) floats = std::max(floats, (tiles->scratch_floats(part) + 15) / 16 * 16);
   const std::shared_ptr<Scratch> scratch = scratch_of_this_thread();
   scratch->reserve(floats * static_cast<int64_t>(parts.size()));
-  start_workers(static_cast<int>(parts.size()));
   if (p.batch == 1 && parts.size() == 1) return [=] { tiles->run(p, scratch->data()); };
   return [=] {
     run_parts(static_cast<int>(parts.size()), [&](int part) {

@@ -67,6 +67,7 @@ void pack_panel(const float* from, int64_t from_row, int64_t k, int64_t columns,
   }
 }
 
+/// pack_lanes requests a line this many k before it loads it.
 constexpr int64_t kAhead = 32;
 
 /// to[k][lane] = from[lane, k] for `rows` lanes; zeros in the others.

@@ -145,7 +145,7 @@ CudaKernel with_packs(PoolShape s, bool aligned, Run run) {
 CudaKernel prepare_max_pool2d(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &y = call.out[0];
   if (y.size() == 0) return [](CudaStream) {};
-  return with_float_type(y.dtype, [&](auto t) {
+  return with_any_float_type(y.dtype, [&](auto t) {
     using T = decltype(t);
     return with_packs<T>(
         PoolShape::of(call, x, y), is_aligned(x) && is_aligned(y), [&](auto v, const PoolShape& s) -> CudaKernel {
@@ -176,7 +176,7 @@ CudaKernel gradient(const CudaKernelCall& call, const PoolShape& s) {
 CudaKernel prepare_max_pool2d_grad(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
   if (dx.size() == 0) return [](CudaStream) {};
-  return with_float_type(dx.dtype, [&](auto t) {
+  return with_any_float_type(dx.dtype, [&](auto t) {
     using T = decltype(t);
     const PoolShape shape = PoolShape::of(call, x, dy);
     const bool aligned = is_aligned(dy) && is_aligned(x) && is_aligned(dx);
@@ -191,7 +191,7 @@ CudaKernel prepare_max_pool2d_grad(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels max_pool2d_cuda = {{"max_pool2d", prepare_max_pool2d},
-                                            {"max_pool2d_grad", prepare_max_pool2d_grad}};
+extern const CudaKernels max_pool2d_cuda = {{"max_pool2d", prepare_max_pool2d, kTakesF16},
+                                            {"max_pool2d_grad", prepare_max_pool2d_grad, kTakesF16}};
 
 }  // namespace trainctl

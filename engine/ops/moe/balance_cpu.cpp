@@ -13,6 +13,7 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kLeastCountedScores = 16384;  ///< that are worth waking a thread for
+constexpr int kMostLoadBlocks = 16;
 
 /// Sums over a row of logits.
 struct RouterRow {
@@ -39,7 +40,7 @@ int parts_of_rows(int64_t rows, int64_t experts, int threads) {
   return static_cast<int>(std::clamp<int64_t>(rows * experts / kLeastCountedScores, 1, threads));
 }
 
-/// The sums of one thread.
+/// The sums of a block of rows.
 struct LoadSums {
   std::vector<double> sums;
   std::vector<float> p;
@@ -83,24 +84,24 @@ void balance_row(const BalanceTerm& term, float scale, const float* logits, cons
 
 }  // namespace
 
-/// load [LoadPlaces::size()]: each part of the rows has sums of its own, which are added in order.
+/// load [LoadPlaces::size()]: each block of rows has sums of its own, which are added in order. The blocks do not
+/// depend on the number of threads, so neither do the bits.
 CpuKernel prepare_expert_load(const KernelCall& call) {
   const int64_t n = call.in[0].shape.back(), k = call.in[1].shape.back(), rows = call.in[0].size() / n;
   const bool sigmoid = call.attrs.text("score", "softmax") == "sigmoid";
   const LoadPlaces at{n};
-  const int parts = parts_of_rows(rows, n, call.threads);
-  auto all = std::make_shared<std::vector<LoadSums>>(static_cast<size_t>(parts));
+  const int64_t blocks = parts_of_rows(rows, n, kMostLoadBlocks);
+  auto all = std::make_shared<std::vector<LoadSums>>(static_cast<size_t>(blocks));
   for (LoadSums& each : *all) {
     each.sums.resize(static_cast<size_t>(at.size()));
     each.p.resize(static_cast<size_t>(n));
   }
-  cpu::start_workers(parts);
-  return [=, logits = call.in[0].as<float>(), ids = call.in[1].as<int32_t>(),
+  return [=, threads = call.threads, logits = call.in[0].as<float>(), ids = call.in[1].as<int32_t>(),
           kept = call.in.size() > 2 ? call.in[2].as<int32_t>() : nullptr, load = call.out[0].as<float>()] {
-    cpu::run_parts(parts, [&](int part) {
-      LoadSums& to = (*all)[static_cast<size_t>(part)];
+    cpu::each_row(threads, blocks, cpu::kElementsPerThread, [&](int64_t block) {
+      LoadSums& to = (*all)[static_cast<size_t>(block)];
       std::fill(to.sums.begin(), to.sums.end(), 0.0);
-      for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; ++r)
+      for (int64_t r = rows * block / blocks; r < rows * (block + 1) / blocks; ++r)
         count_row(at, sigmoid, logits + r * n, ids + r * k, kept == nullptr ? nullptr : kept + r * k, k, to);
     });
     for (int64_t i = 0; i < at.size(); ++i) {
@@ -154,7 +155,6 @@ CpuKernel prepare_balance_grad(const KernelCall& call) {
   const int64_t of_sequence = std::max<int64_t>(1, rows / std::max<int64_t>(1, call.in[0].shape[0]));
   const int parts = parts_of_rows(rows, n, call.threads);
   auto buffers = std::make_shared<std::vector<float>>(static_cast<size_t>(2 * n * parts));
-  cpu::start_workers(parts);
   return [=, logits = call.in[0].as<float>(), load = call.in.size() > 1 ? call.in[1].as<float>() : nullptr,
           dlogits = call.out[0].as<float>(), scalars = call.scalars] {
     cpu::run_parts(parts, [&](int part) {

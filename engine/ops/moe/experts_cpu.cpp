@@ -207,7 +207,6 @@ class ExpertsKernel {
     product_at_ = floats_of_row * n_.rows + threads_ * floats_of_thread;
     product_floats_ = floats_of_products();
     scratch_->reserve(product_at_ + threads_ * product_floats_);
-    cpu::start_workers(threads_);
   }
 
  protected:

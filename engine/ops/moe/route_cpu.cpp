@@ -123,7 +123,6 @@ CpuKernel by_rows(const Routing& routing, int64_t rows, int threads, F f) {
   const int64_t worth = rows * routing.experts / kLeastRoutedScores;
   const int parts = static_cast<int>(std::clamp<int64_t>(worth, 1, threads));
   for (int i = 0; i < parts; ++i) buffers->emplace_back(routing);
-  cpu::start_workers(parts);
   return [=] {
     cpu::run_parts(parts, [&](int part) {
       for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; ++r)

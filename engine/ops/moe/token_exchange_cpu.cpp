@@ -49,7 +49,6 @@ CpuKernel prepare_pack_tokens(const KernelCall& call) {
   const int64_t width = call.in[0].shape.back(), rows = call.in[1].size();
   const size_t bytes = static_cast<size_t>(width * byte_size(call.in[0].dtype));
   const int padding = call.in[0].dtype == DType::i32 ? 0xff : 0;  // the bytes of -1
-  cpu::start_workers(call.threads);
   return [=, threads = call.threads, x = call.in[0].as<std::byte>(), tokens = call.in[1].as<int32_t>(),
           blocks = call.out[0].as<std::byte>()] {
     cpu::over_range(threads, rows, kLeastPackedNumbers / std::max<int64_t>(1, width), [&](int64_t begin, int64_t end) {
@@ -69,7 +68,6 @@ CpuKernel prepare_pack_tokens(const KernelCall& call) {
 CpuKernel prepare_sum_tokens(const KernelCall& call) {
   const int64_t ranks = call.in[0].shape[0], rows = call.in[0].shape[1], width = call.in[0].shape[2];
   const int64_t tokens = call.in[1].shape[1];
-  cpu::start_workers(call.threads);
   return [=, threads = call.threads, blocks = call.in[0].as<float>(), places = call.in[1].as<int32_t>(),
           sums = call.out[0].as<float>()] {
     cpu::over_range(threads, tokens, kLeastPackedNumbers / std::max<int64_t>(1, width),

@@ -50,7 +50,7 @@ CudaKernel prepare_one_hot(const CudaKernelCall& call) {
   const TensorArg& y = call.out[0];
   const int64_t width = y.shape.back();
   if (y.size() == 0) return [](CudaStream) {};
-  return with_float_type(y.dtype, [&](auto t) {
+  return with_any_float_type(y.dtype, [&](auto t) {
     using T = decltype(t);
     const auto prepare = [&](auto pack) {
       const int64_t packs = y.size() / pack;
@@ -68,6 +68,6 @@ CudaKernel prepare_one_hot(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels one_hot_cuda = {{"one_hot", prepare_one_hot}};
+extern const CudaKernels one_hot_cuda = {{"one_hot", prepare_one_hot, kTakesF16}};
 
 }  // namespace trainctl

@@ -69,7 +69,7 @@ __global__ void placed_positions_kernel(PlacedRows p, const T* x, const T* table
 
 CudaKernel prepare_placed_positions(const CudaKernelCall& call) {
   const PlacedRows p(call, call.in[2], call.in[1].shape[0]);
-  return with_float_type(call.out[0].dtype, [&](auto type) -> CudaKernel {
+  return with_any_float_type(call.out[0].dtype, [&](auto type) -> CudaKernel {
     using T = decltype(type);
     return [=, x = call.in[0].as<T>(), table = call.in[1].as<T>(), y = call.out[0].as<T>()](CudaStream stream) {
       if (p.rows * p.d == 0) return;
@@ -111,9 +111,9 @@ CudaKernel prepare_placed_positions_grad(const CudaKernelCall& call) {
   const TensorArg& table = call.out[0];
   const PlacedRows p(call, call.in[1], table.shape[0]);
   const dim3 blocks(static_cast<unsigned>(table.shape[0]), static_cast<unsigned>(ceil_div(p.d, kPositionThreads)));
-  return with_float_type(call.in[0].dtype, [&](auto type) -> CudaKernel {
+  return with_any_float_type(call.in[0].dtype, [&](auto type) -> CudaKernel {
     using T = decltype(type);
-    return with_float_type(table.dtype, [&](auto result) -> CudaKernel {
+    return with_any_float_type(table.dtype, [&](auto result) -> CudaKernel {
       using To = decltype(result);
       return [=, dy = call.in[0].as<T>(), to = table.as<To>(), adds = table.accumulate](CudaStream stream) {
         if (blocks.x * blocks.y == 0) return;
@@ -150,7 +150,7 @@ __global__ void ordered_positions_kernel(OrderedPositions p, const T* x, const T
 
 CudaKernel prepare_ordered_positions(const CudaKernelCall& call, const OrderedPositions& p) {
   const int64_t size = p.batches * p.count * p.d;
-  return with_float_type(call.out[0].dtype, [&](auto type) -> CudaKernel {
+  return with_any_float_type(call.out[0].dtype, [&](auto type) -> CudaKernel {
     using T = decltype(type);
     return [=, x = call.in[0].as<T>(), table = call.in[1].as<T>(), y = call.out[0].as<T>()](CudaStream stream) {
       if (size == 0) return;
@@ -213,7 +213,8 @@ CudaKernel prepare_position_embedding_grad(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels position_embedding_cuda = {{"position_embedding", prepare_position_embedding},
-                                                    {"position_embedding_grad", prepare_position_embedding_grad}};
+extern const CudaKernels position_embedding_cuda = {
+    {"position_embedding", prepare_position_embedding, kTakesF16},
+    {"position_embedding_grad", prepare_position_embedding_grad, kTakesF16}};
 
 }  // namespace trainctl

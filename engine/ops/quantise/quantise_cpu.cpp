@@ -104,7 +104,6 @@ CpuKernel round_to_8_bits(const KernelCall& call, const TensorArg& x) {
   };
   if (call.attrs.flag("rows")) add(rows, n, n, 1);
   if (call.attrs.flag("columns")) add(n, rows, 1, n);
-  cpu::start_workers(call.threads);
   if (call.attrs.flag("tensor")) return round_with_one_scale(call, std::move(forms));
   return [forms, threads = call.threads] {
     for (const Lines& m : forms) {

@@ -40,7 +40,7 @@ CudaKernel launch_over(Kernel kernel, const ReindexCall& r, const TensorArg& in,
   const int64_t size = out.size();
   if (size == 0) return [](CudaStream) {};
   check(in.dtype == out.dtype, "reindex moves elements as they are");
-  return with_float_type(out.dtype, [&](auto t) {
+  return with_any_float_type(out.dtype, [&](auto t) {
     using T = decltype(t);
     return CudaKernel([=, from = static_cast<const T*>(in.as<T>()), to = out.as<T>()](CudaStream stream) {
       const auto blocks = static_cast<unsigned>(ceil_div(size, kReindexThreads));
@@ -61,6 +61,7 @@ CudaKernel prepare_reindex_grad(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels reindex_cuda = {{"reindex", prepare_reindex}, {"reindex_grad", prepare_reindex_grad}};
+extern const CudaKernels reindex_cuda = {{"reindex", prepare_reindex, kTakesF16},
+                                         {"reindex_grad", prepare_reindex_grad, kTakesF16}};
 
 }  // namespace trainctl

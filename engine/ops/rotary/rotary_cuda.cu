@@ -226,7 +226,7 @@ CudaKernel prepare_rotary(const CudaKernelCall& call) {
   const bool in_place = call.in[0].data == call.out[0].data;
   const int64_t copied = in_place ? 0 : r.features - r.rotated * r.rotary_dim, row_threads = r.pairs() + copied;
   const int64_t threads = turning.rows * row_threads;
-  return with_float_type(call.out[0].dtype, [&](auto type) -> CudaKernel {
+  return with_any_float_type(call.out[0].dtype, [&](auto type) -> CudaKernel {
     using T = decltype(type);
     if (threads > 0) {
       const CudaKernel packs = r.interleaved ? launch_rotary_packs<T, true>(call, turning, copied)
@@ -243,6 +243,6 @@ CudaKernel prepare_rotary(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels rotary_cuda = {{"rotary", prepare_rotary}};
+extern const CudaKernels rotary_cuda = {{"rotary", prepare_rotary, kTakesF16}};
 
 }  // namespace trainctl

@@ -7,6 +7,7 @@
 
 #include "engine/base/checked.h"
 #include "engine/base/layer_errors.h"
+#include "engine/base/text.h"
 #include "engine/ops/moe/expert_load.h"
 #include "engine/plan/layout.h"
 #include "engine/spec/reference_model.h"
@@ -95,7 +96,8 @@ class Reader {
     }
     if (mesh_.size() % product != 0) {
       fail(at(i),
-           fmt::format("{} is cut {} ways in total, but a stage has {} ranks", input_text(i), product, mesh_.size()),
+           fmt::format("{} is cut {} ways in total, but a stage has {}", input_text(i), product,
+                       plural(mesh_.size(), "rank")),
            "the product of the cuts must divide the number of ranks per stage");
     }
   }
@@ -128,8 +130,8 @@ class Reader {
     }
     if (mesh_.size() % cut != 0) {
       fail(at(i, d),
-           fmt::format("{} is cut {} ways, but {} has {} ranks, which {} does not divide", dim_text(i, d), cut,
-                       spec_.parallel.stages > 1 ? "a stage" : "the job", mesh_.size(), cut),
+           fmt::format("{} is cut {} ways, but {} has {}, which {} does not divide", dim_text(i, d), cut,
+                       spec_.parallel.stages > 1 ? "a stage" : "the job", plural(mesh_.size(), "rank"), cut),
            legal_cuts(size));
       return false;
     }
@@ -179,8 +181,8 @@ class Reader {
     if (mesh_.size() % product == 0 || exchanges_tokens()) return;
     if (product < kCapped) text += fmt::format(" = {}", product);
     fail({},
-         fmt::format("{} is cut {} ways in total, but {} has {} ranks", subject(), text,
-                     spec_.parallel.stages > 1 ? "a stage" : "the job", mesh_.size()),
+         fmt::format("{} is cut {} ways in total, but {} has {}", subject(), text,
+                     spec_.parallel.stages > 1 ? "a stage" : "the job", plural(mesh_.size(), "rank")),
          "the product of the cuts must divide the number of ranks per stage");
   }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "engine/base/text.h"
 #include "engine/ops/op_def.h"
 
 namespace trainctl {
@@ -65,8 +66,9 @@ std::vector<int> balanced_stages(const Graph& graph, const std::vector<LayerFact
   std::vector<int> stages(graph.layers.size(), 0);
   if (static_cast<int>(placed.size()) < num_stages) {
     errors.push_back({spec.position("parallel.stages"), "parallel.stages",
-                      fmt::format("{}, but the network has only {} layers, and every {} needs at least one",
-                                  stages_text(spec), placed.size(), spec.parallel.chunks == 1 ? "stage" : "chunk"),
+                      fmt::format("{}, but the network has only {}, and every {} needs at least one", stages_text(spec),
+                                  plural(static_cast<int64_t>(placed.size()), "layer"),
+                                  spec.parallel.chunks == 1 ? "stage" : "chunk"),
                       "use " + fewer_stages(spec, static_cast<int>(placed.size()) / spec.parallel.chunks)});
     return stages;
   }

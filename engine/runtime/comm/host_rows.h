@@ -34,7 +34,7 @@ struct RowStage {
 /// The stages of one member. A stage that the member has no part in has no copies: `between`, of all but the leader.
 struct HostRows {
   RowStage inside;   ///< input -> pack -> exchange -> unpack -> output
-  RowStage between;  ///< what `inside` exchanged -> pack -> exchange -> unpack -> the input of `spread`
+  RowStage between;  ///< result of `inside` -> pack -> exchange -> unpack -> the input of `spread`
   RowStage spread;   ///< exchange -> unpack -> output
 };
 

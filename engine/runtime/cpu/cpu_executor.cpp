@@ -10,6 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/graph/counted_rows.h"
+#include "engine/ops/cpu/threads_cpu.h"
 #include "engine/runtime/bound_operands.h"
 #include "engine/runtime/cpu/half_operands.h"
 #include "engine/runtime/cpu/state_copier.h"
@@ -119,6 +120,7 @@ CpuExecutor::CpuExecutor(const Program& program, Communicator& comm, const Execu
   phase_ended(options_.start_up, "memory");
   open_groups();
   phase_met_others(options_.start_up, "connect");
+  cpu::start_workers(options.threads);
   bound_.reserve(program.instructions.size());
   for (const Instruction& instruction : program.instructions) {
     bound_.push_back(bind(instruction));

@@ -66,12 +66,13 @@ inline Stream make_stream(bool high_priority) {
   return Stream(stream);
 }
 
-/// Zeroed on the device's default stream, which nothing else uses.
+/// Zeroed memory. The default stream zeroes it, for which no other stream waits, so this does.
 inline DeviceMemory make_device_memory(int64_t bytes) {
   void* memory = nullptr;
   cuda_check(cudaMalloc(&memory, static_cast<size_t>(bytes > 0 ? bytes : 1)), "cudaMalloc");
   DeviceMemory owned(memory);
   cuda_check(cudaMemset(memory, 0, static_cast<size_t>(bytes)), "cudaMemset");
+  cuda_check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
   return owned;
 }
 

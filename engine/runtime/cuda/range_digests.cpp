@@ -28,7 +28,7 @@ RangeDigests::RangeDigests(const std::vector<DigestedRange>& ranges)
   done_ = make_event();
   cuda_check(cudaMemcpy(ranges_.get(), ranges.data(), static_cast<size_t>(bytes_of_ranges), cudaMemcpyHostToDevice),
              "cudaMemcpy of the ranges");
-  cuda_check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+  cuda_check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");  // the copy may return before it ends
 }
 
 void RangeDigests::begin(cudaStream_t stream) {

@@ -17,10 +17,7 @@ DeviceMemory room_for_copy(int64_t bytes) {
   size_t free = 0, total = 0;
   cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   if (static_cast<int64_t>(free) < bytes + kFreeBesideState) return {};
-  DeviceMemory room = make_device_memory(bytes);
-  // The default stream zeroes the memory, and no other stream waits for it.
-  cuda_check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
-  return room;
+  return make_device_memory(bytes);
 }
 
 StateCopier::StateCopier(const RankMemory& memory, std::vector<StateCopy> copies, std::byte* to)

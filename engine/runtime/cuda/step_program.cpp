@@ -189,7 +189,7 @@ void StepProgram::bind_counts() {
   for (size_t i = 0; i < bound_.size(); ++i) {
     const Instruction& instruction = program_.instructions[i];
     Bound& bound = bound_[i];
-    if (instruction.attrs.flag(kHostReads) && !instruction.idle) {
+    if (instruction.attrs.flag(kHostReads)) {
       bound.makes_counts = at[instruction.outputs.at(0).offset] = static_cast<int>(counts_.size());
       counts_.push_back({make_pinned_memory(instruction.outputs[0].bytes()), make_event()});
     }

@@ -34,13 +34,17 @@ std::vector<JobSpec> with_fewer_choices(const JobSpec& job) {
   const SearchSpec& search = job.parallel.search;
   if (search.effort == Effort::low || search.algorithm != SearchAlgorithm::recursive_programming) return {};
   std::vector<JobSpec> all;
-  if (!gives_stages(job)) all.push_back(with_one_stage(job));
-  if (gives_level(job)) return all;
-  for (int level = 1; level <= 3; ++level) {
-    all.push_back(with_level(job, level));
+  for (int level = gives_level(job) ? 0 : 3; level > 0; --level) {
     if (!gives_stages(job)) all.push_back(with_level(with_one_stage(job), level));
+    all.push_back(with_level(job, level));
   }
+  if (!gives_stages(job)) all.push_back(with_one_stage(job));
   return all;
+}
+
+bool has_choices_of(const JobSpec& job, const PlanChoice& choice) {
+  return (!gives_stages(job) || choice.stages == job.parallel.stages) &&
+         (!gives_level(job) || choice.optimizer_shard.level == job.parallel.optimizer_shard.level);
 }
 
 }  // namespace trainctl

@@ -17,7 +17,7 @@ namespace {
 /// Number of cuts per price of memory.
 constexpr size_t kManyCuts = 100;
 
-std::string ranks_text(int ranks) { return ranks == 1 ? "1 rank" : fmt::format("{} ranks", ranks); }
+std::string ranks_text(int ranks) { return plural(ranks, "rank"); }
 
 std::string name_of(const Mesh& mesh, const AxisSplit& split) {
   std::vector<std::string> runs;

@@ -1,4 +1,6 @@
 // The audit of a rank on a GPU: another GPU of the host replays the step. See step_audit.h.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <numeric>
@@ -119,8 +121,16 @@ class CardAudit final : public AuditRecorder {
     std::byte any{};
     executor_->read(0, &any, 1);  // waits for them
     const auto start = AuditedTime::Clock::now();
-    executor_->open_tape(replay_->tape());
-    replay_->rehearse();
+    try {
+      executor_->open_tape(replay_->tape());
+      replay_->rehearse();
+    } catch (const CommError&) {
+      throw;
+    } catch (const EnvError& error) {
+      throw EnvError(fmt::format("train.audit_every: no memory for the recordings of GPU {}, on it or its host: {}; set "
+                                 "audit_every: 0, or use smaller batches",
+                                 options_.cards.front().gpu, error.what()));
+    }
     comm_.barrier(group_);  // none waits for another's preparation later
     time_.leave_out(AuditedTime::Clock::now() - start);
   }

@@ -140,7 +140,7 @@ class RecordingExchange final : public Communicator {
   }
 
   Communicator& inner_;
-  std::map<int, int64_t> sizes_, places_;  ///< of each group: its members, and this rank's place among them
+  std::map<int, int64_t> sizes_, places_;  ///< by group: number of members, this rank's place
   std::vector<RecordedExchange>* to_ = nullptr;
 };
 

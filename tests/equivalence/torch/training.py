@@ -136,7 +136,7 @@ def data_of(seed, shape=(IN,), out=(OUT,)):
             random.standard_normal((SAMPLES, *out)).astype(np.float32).astype(np.float64))
 
 
-def rounded_cost(weights, start, data, label, make, key):
+def rounded_cost(weights, start, data, label, make, key, clip=None):
     """Measures how far PyTorch in float64 gets from `weights` if each step's weights are rounded at random, up or down, as f32 would round them."""
     random = torch.Generator().manual_seed(key)
 
@@ -153,7 +153,7 @@ def rounded_cost(weights, start, data, label, make, key):
         optimizer.step = step
         return optimizer
 
-    found = reference(mlp, torch.nn.functional.mse_loss, start, data, label, 100, make_rounded)[0]
+    found = reference(mlp, torch.nn.functional.mse_loss, start, data, label, 100, make_rounded, clip)[0]
     return max(float((found[name] - value).detach().abs().max()) / max(1.0, float(value.detach().abs().max())) for name, value in weights.items())
 
 
@@ -198,9 +198,9 @@ def optimizers():
         cost = max(float((single[key] - value).detach().abs().max()) / max(1.0, float(value.detach().abs().max())) for key, value in weights.items())
         if fields["type"] == "adafactor":
             # A step is relative to the weights, so their roundings grow: PyTorch in f32 is one sample of that, and others are twice as far away.
-            cost = max(cost, *(rounded_cost(weights, start, data, label, make, key) for key in range(4)))
+            cost = max(cost, *(rounded_cost(weights, start, data, label, make, key, clip) for key in range(4)))
         tolerance = max(1e-6, 2 * cost if fields["type"] != "adafactor" else 1.5 * cost)
-        plans = PLANS | CUTS if fields["type"] == "adafactor" else PLANS
+        plans = PLANS | CUTS if fields["type"] == "adafactor" and not whole else PLANS
         for plan, changes in plans.items():
             if whole and plan == "sharded, level 3":
                 continue  # an error of `check`

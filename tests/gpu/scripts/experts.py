@@ -4,7 +4,7 @@
     experts.py TRAINCTL
 
 Tokens are gathered, or exchanged: as whole blocks by copy engines and by NCCL, and, on a machine whose links are so slow that its plans count rows
-(slow_links.json), as rows by both. At last all tokens choose the same experts. Each run prints its line at once.
+(slow_links.json), as rows by both. Then a rank ends or hangs, and at last all tokens choose the same experts. Each run prints its line at once.
 """
 import json
 import os
@@ -46,6 +46,16 @@ class Runs:
         self.failed += not worst < 1e-5
         print(f"{'ok  ' if worst < 1e-5 else 'FAIL'} {name}: largest difference {worst:.1e}", flush=True)
 
+    def ends(self, job, words, fault):
+        """The run ends with an error while hosts wait for the counts of a rank that does not go on."""
+        self.started += 1
+        began = time.monotonic()
+        done = subprocess.run([self.trainctl, "run", str(job), "launch.device=cuda", "train.steps=100000", f"launch.log_dir={self.folder / str(self.started)}", *words],
+                              capture_output=True, text=True, env={**os.environ, "TRAINCTL_TEST_FAULT": fault}, timeout=60)
+        last = (done.stdout + done.stderr).strip().splitlines()[-3:]
+        self.failed += done.returncode != 5
+        print(f"{'ok  ' if done.returncode == 5 else 'FAIL'} fault {fault}: exit {done.returncode} after {time.monotonic() - began:.1f} s: {last}", flush=True)
+
 
 def main():
     tests = pathlib.Path("tests")
@@ -60,6 +70,8 @@ def main():
         runs.compare("rows by NCCL", job, [*EXCHANGE, *slow], one, NO_COPIES)
         runs.compare("rows, recomputed", job, [*EXCHANGE, *slow, "parallel.recompute=['moe_?']"], one)
         runs.compare("blocks by NCCL", job, EXCHANGE, one, NO_COPIES)
+        runs.ends(job, [*EXCHANGE, *slow], "1:6:exit3")
+        runs.ends(job, [*EXCHANGE, *slow, "launch.timeout=5"], "1:6:hang")
         alike = folder / "alike.yaml"
         alike.write_text(job.read_text().replace('classes: "${vocab}"', "classes: 1").replace("capacity: 4", "capacity: 8"))
         runs.compare("all tokens to the same experts", alike, [*EXCHANGE, *slow], runs.losses("alike", alike, ["launch.ranks=1"]))

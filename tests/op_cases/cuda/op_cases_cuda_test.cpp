@@ -52,11 +52,12 @@ class Progress {
   Clock::time_point start_ = Clock::now();
 };
 
-/// Returns whether all kernels of the row take f16, forward and backward. Those of attention do so only if cuDNN
-/// computes the call (tests/cuda_emulator/library_rules_test.cpp).
+/// Returns whether all kernels of the row take f16, forward and backward. Those of attention and convolutions do so
+/// only if cuDNN computes the call (tests/cuda_emulator/library_rules_test.cpp).
 bool takes_f16(const OpCase& row) {
   const Graph graph = build_case(row, true, DType::f16).graph;
-  return !row.op.starts_with("attention") && std::all_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
+  const bool by_library = row.op.starts_with("attention") || row.op.starts_with("conv");
+  return !by_library && std::all_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
     const CudaKernelDef* kernel = find_cuda_kernel(get_op(node.op).kernel.name);
     return kernel != nullptr && kernel->takes_f16;
   });
