@@ -1,4 +1,4 @@
-// Which launches a device runs before the first step, and where it reports its position.
+// Tests of the choice of launches that a device runs before the first step, and of the places where it reports its position.
 #include "engine/runtime/launches.h"
 
 #include <doctest/doctest.h>
