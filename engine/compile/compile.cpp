@@ -100,6 +100,8 @@ StateCompiler::Home StateCompiler::lay_out(int rank) {
   return home;
 }
 
+/// Makes the program that of another rank of the same class: offsets of its parts, its shards, and its own share of
+/// stored ranges.
 void StateCompiler::change_to(int rank, Home& home) const {
   Program& program = home.program;
   program.rank = rank;

@@ -35,7 +35,7 @@ enum class Opcode : uint8_t {
   load,        ///< copy data set tensor `op` ("data", "label") of this micro-batch into outputs[0]
   collective,  ///< `collective` over `group`: inputs[0] -> outputs[0] (the same range if in place)
   send,        ///< inputs[0] to rank `peer`
-  recv,        ///< outputs[0] from rank `peer`; f32 on a CPU may be added to it
+  recv,        ///< outputs[0] from rank `peer`; on a CPU, f32 data may be added to outputs[0] (accumulate)
   print,       ///< write inputs[0] to the rank's stdout as tensor `op`
   wait,        ///< only its waits
   copy,        ///< inputs[0] -> outputs[0], of which one is in the memory of the host
@@ -46,13 +46,13 @@ std::string_view to_string(Opcode opcode);
 enum class Purpose : uint8_t {
   none,
   redistribute,
-  statistics,  ///< sums inside an op whose dim is cut, and means of running statistics
+  statistics,  ///< sums inside an op whose inner dim is sharded, and means of running statistics
   pipeline,
   gradient,
   weights,
   clip,
   loss,
-  layer,    ///< hybrid's own collectives
+  layer,    ///< the collectives that a hybrid_parallel network contains as layers
   offload,  ///< to the memory of the host, and back
   outer     ///< the difference of weights between replicas that train local steps
 };
@@ -161,7 +161,8 @@ struct Variable {
 struct Bucket {
   std::string name;
   int64_t elements = 0;       ///< padded
-  int reduce_group = -1;      ///< sums gradients once per step; if not shard_group, shards summed by hosts; -1: none
+  int reduce_group = -1;      ///< the group that sums gradients once per step; -1: none. Differs from shard_group if it
+                              ///< sums shards over hosts
   int shard_group = -1;       ///< the group the optimizer is cut over; -1: not sharded
   int shards = 1, shard = 0;  ///< this rank's: of each piece, elements [shard, shard + 1) * (elements of it) / shards
   int pieces = 1;
@@ -188,7 +189,7 @@ struct Bucket {
   /// f32, the whole range: contributions add up here before they are rounded to gradients_offset; -1: they are
   /// written there directly
   int64_t sums_offset = -1;
-  /// No gradients are kept: the kernels that would compute them update the weights (fuse_update).
+  /// Gradients are not stored: the kernels that would compute them update the weights instead (fuse_update).
   bool updated_by_parts = false;
   DType state_type = DType::f32;              ///< f32 or bf16, at optimizer_offsets
   std::vector<std::string> optimizer_states;  ///< OptimizerDef::states: "momentum"; "exp_avg", "exp_avg_sq"
@@ -245,7 +246,7 @@ struct Memory {
   int64_t arena() const { return weights + master + gradients + optimizer + activations + buffers; }
 
   // Outside the arena, for ranks on GPUs; planned by engine/planning/device_memory.h.
-  int64_t workspace = 0;     ///< inputs of the steps in flight, and what kernels allocate while they run
+  int64_t workspace = 0;     ///< inputs of the steps in flight, and scratch memory of kernels
   int64_t data_set = 0;      ///< kept on the device, if there is room
   int64_t unsent = 0;        ///< the part of workspace that a rank does without if it keeps data_set
   int64_t copy_engines = 0;  ///< flags and pulled data of copied collectives, if the device has room

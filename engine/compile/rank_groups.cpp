@@ -22,6 +22,7 @@ std::optional<Axes> axes_of(const Mesh& mesh, const std::vector<int>& ranks) {
   return axes;
 }
 
+/// The ranks as axes of the mesh, in one or more stages; empty if they are not such a group.
 std::optional<GroupKind> of_mesh(const Mesh& mesh, const std::vector<int>& ranks) {
   GroupKind group;
   std::vector<int> first;  // ranks in the first stage

@@ -33,6 +33,7 @@ void join_norm_grads(Compiler& c, size_t parameters, size_t input, size_t place)
 
 }  // namespace
 
+/// Joins the gradients of a norm's parameters and of its input into one kernel where both read the same dy.
 void fuse_norm_grads(Compiler& c) {
   std::vector<std::vector<size_t>> of_dy(c.buffers.size());  // the gradients of inputs that are computed from it
   for (size_t i = 0; i < c.code.size(); ++i)

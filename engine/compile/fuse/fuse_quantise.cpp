@@ -3,8 +3,8 @@
 //   a = gelu x        A = quantise a                  A = quantise gelu(x)
 //   d = gelu_grad a x D = quantise d, b = bias_grad d     D, b = quantise a * slope(x), its sums over rows
 //
-// These are an activation or its slope, if only the rounding and the sum for a bias's gradient read its result, and
-// that sum.
+// Two kinds of operations are fused: the sum over rows that is a bias's gradient, if it reads the same values as the
+// rounding; and the activation, or the product with its slope, that computes these values, if nothing else reads them.
 #include <algorithm>
 #include <optional>
 

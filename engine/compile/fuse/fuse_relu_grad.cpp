@@ -94,6 +94,8 @@ class ReluGradFusion {
     return !users_.readers[before].empty();
   }
 
+  /// Lets the readers of relu's gradient read dy itself, with attr behind_relu and the forward norm's parameters, and
+  /// removes the relu's gradient.
   void fuse(size_t forward, size_t grad) {
     const VirtualInstruction &f = c_.code[forward], &v = c_.code[grad];
     for (const size_t reader : users_.readers[v.outputs[0]]) {

@@ -53,6 +53,8 @@ class Group {
   Group(Compiler& c, size_t first, bool gradients)
       : c_(c), gradients_(gradients), features_(features_of(c.code[first], gradients)), members_{first} {}
 
+  /// Adds the later products that can share the first one's kernel, and can move to it (gradients: to which the others
+  /// can move).
   void add_all(bool (*is_one)(const VirtualInstruction&)) {
     const size_t first = members_[0], end = std::min(c_.code.size(), first + kFarthest);
     for (size_t i = first + 1; i < end && members_.size() < kMostSkinny; ++i) {

@@ -98,6 +98,8 @@ class HeadSearch {
     return true;
   }
 
+  /// Whether the instruction can be computed on a part of the rows at a time: its other outputs are sums that it adds
+  /// to. Notes the buffers that then exist only for one part.
   bool is_row_by_row(const VirtualInstruction& v) {
     const KernelDef* kernel = kernel_of(v.code);
     if (kernel == nullptr || kernel->row_operands == nullptr) return false;
@@ -176,6 +178,7 @@ class Pieces {
   }
 
  private:
+  /// The instruction for the rows of the current piece. After the first piece, outputs without rows are added to.
   VirtualInstruction piece_of(const VirtualInstruction& whole) {
     VirtualInstruction v = whole;
     v.code.name += "." + std::to_string(piece_);
@@ -191,6 +194,8 @@ class Pieces {
     return v;
   }
 
+  /// Restricts an operand to the rows of the current piece: a part of the whole buffer, or, for an inner one, a buffer
+  /// of that size.
   void take_rows(BufferId& buffer, Operand& operand) {
     const size_t d = head_.rows.dim() + (head_.gathered.contains(buffer) ? 1 : 0);
     const int64_t first = head_.rows.first_of(piece_, count_), end = head_.rows.first_of(piece_ + 1, count_);

@@ -75,6 +75,8 @@ class JoinStatistics {
 
   // ---- mean and variance
 
+  /// Joins the sums of a norm's mean and variance over ranks into one exchange, if the kernel at `first` computes such
+  /// a mean. Returns whether it did.
   bool join_moments(size_t first) {
     const KernelDef* kernel = kernel_of(c_.code[first].code);
     if (kernel == nullptr || kernel->with_next != &batch_norm_mean_var_kernel) return false;
@@ -154,6 +156,7 @@ class JoinStatistics {
 
   // ---- sums of the gradient
 
+  /// Joins the two sums over ranks of the outputs of batch_norm_grad_stats at `maker`, if there are two.
   void join_sums(size_t maker) {
     const VirtualInstruction& v = c_.code[maker];
     if (!is_kernel(v, batch_norm_grad_stats_op.kernel) || v.outputs.size() != 2) return;

@@ -54,6 +54,8 @@ size_t product_of(const Compiler& c, const std::vector<size_t>& pieces) {
   return same && whole_rows ? at : c.code.size();
 }
 
+/// The product for the rows of one piece of its output. The bias's gradient, an output of its own, is left to the first
+/// piece.
 VirtualInstruction rows_of(const VirtualInstruction& product, const Operand& piece, int number) {
   VirtualInstruction v = product;
   v.code.name += "." + std::to_string(number);

@@ -269,6 +269,7 @@ class Narrowing {
     c_.emit(std::move(i), std::move(inputs), outputs);
   }
 
+  /// Replaces the product's instruction by matmul_fp8, whose inputs are the words and scales of both factors.
   void narrow(const NarrowProduct& p, VirtualInstruction& v) {
     v.inputs.clear();
     v.code.inputs.clear();

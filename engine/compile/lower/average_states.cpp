@@ -65,6 +65,7 @@ std::vector<Axes> axes_of_averaged_states(const Graph& trained, const Plan& plan
   return axes;
 }
 
+/// Emits the mean over ranks of states that each rank updates from its own rows, such as running statistics.
 void average_states(Lowering& l) {
   if (l.c.plan.hybrid()) {
     if (!l.c.plan.numerics.reads_all_rows) average_in_hybrid(l);

@@ -71,6 +71,8 @@ class KeyGather : public KeyExchange {
     keep(1, logs);
   }
 
+  /// The gradient if all keys were gathered: dk and dv of all rows are summed over the pieces of queries, then
+  /// scattered to the ranks that have the keys.
   void gather_grad(const Queries& all, const KeyBlock& keys, const std::vector<View>& whole_mask) {
     const View dq = new_output(0);
     const std::vector<View> dqs = blank_pieces(dq, index_);

@@ -122,6 +122,7 @@ void sum_over_hosts(Lowering& l, int bucket, const std::string& name, const View
   l.c.emit(std::move(i), {sum}, {sum});
 }
 
+/// Emits the sum of a bucket's gradients over its ranks, one collective per piece, or the push to its server.
 void reduce_once(Lowering& l, int bucket) {
   const Bucket& b = l.c.program.buckets[bucket];
   const BufferId range = summed_range(l, bucket);
@@ -186,6 +187,7 @@ bool runs_before(const Lowering& l, NodeId a, NodeId b) {
 
 }  // namespace
 
+/// Notes where each gradient is accumulated, and which node completes each bucket.
 void start_gradients(Lowering& l) {
   l.gradients.resize(l.c.buckets.size());
   l.gathered.assign(l.c.buckets.size(), -1);

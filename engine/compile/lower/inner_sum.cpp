@@ -48,6 +48,7 @@ class InnerSumLowering {
   const Attrs& attrs() const { return form_ ? form_->attrs : node_.attrs; }
   int64_t parts() const { return l_.c.plan.mesh.ways(axes_); }
 
+  /// The inputs, with the dims that the kernel sums over as large as in the whole tensor.
   std::vector<TensorInfo> with_whole_inner_dims() const {
     const std::vector<Factor>& factors = l_.c.graph.layers[node_.layer].factors;
     const std::vector<int>& inner = node_.rule.inner;

@@ -21,6 +21,7 @@ namespace {
 
 constexpr int64_t kVariableFloat = byte_size(DType::f32);
 
+/// The part of a variable that this rank has, not yet placed in memory.
 Variable variable_of(const Compiler& c, const VariablePlan& plan) {
   const Tensor& tensor = c.graph.tensors[plan.tensor];
   Variable v;

@@ -43,6 +43,7 @@ void add_to_step(Lowering& l, TensorId tensor, const OpDef& op) {
   l.emit_kernel("copy " + name, copy_slice_kernel, copy_of(1), {made}, {sum});
 }
 
+/// Emits instructions that print the whole values of the node's outputs, if the job prints them.
 void print(Lowering& l, const Node& node) {
   for (TensorId tensor : node.outputs) {
     if (!l.printed[tensor]) continue;

@@ -23,6 +23,7 @@ Layout common_cuts(const Layout& a, const Layout& b) {
 
 }  // namespace
 
+/// Looks up the layouts of all inputs and outputs of this stage's nodes, and which tensors are loaded and printed.
 Lowering::Lowering(Compiler& compiler) : c(compiler) {
   const size_t tensors = c.graph.tensors.size(), nodes = c.graph.nodes.size();
   node_inputs.resize(nodes);

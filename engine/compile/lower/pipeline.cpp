@@ -196,6 +196,8 @@ void receive_rest(Lowering& l) {
   }
 }
 
+/// Sends the outputs of a node to the stages that read them, each in the layout that the transfer has. A later chunk of
+/// this stage gets the value without a message.
 void send_outputs(Lowering& l, const Node& node) {
   for (TensorId tensor : node.outputs) {
     const auto [begin, end] = l.outgoing.equal_range(tensor);

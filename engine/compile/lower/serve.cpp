@@ -68,6 +68,7 @@ class Server {
       c_.emit(message(Opcode::send, part.operand.tensor, Purpose::weights, worker), {part}, {});
   }
 
+  /// Receives the gradients of a bucket from its workers and adds them, in the order of the workers.
   void take_pushes(int bucket) {
     const RankBucket& b = c_.buckets[static_cast<size_t>(bucket)];
     const std::string name = "grad." + b.plan->name;
@@ -128,6 +129,7 @@ struct ServedBuckets {
   std::vector<int> pulled, pushed;
 };
 
+/// The buckets that workers pull from this server and push to it, from the messages in a worker's program.
 ServedBuckets served_buckets(const Compiler& c) {
   const EvaluationOf of{c.trained, c.keeps_training_state};
   const Program worker = compile(c.graph, c.plan, c.cost, 0, &c.graph == &c.trained ? nullptr : &of);

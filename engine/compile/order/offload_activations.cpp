@@ -69,6 +69,7 @@ class ActivationOffload {
  private:
   // ---- which activations
 
+  /// For each buffer: its last use in the forward pass, its first one after it, and whether it is written again.
   std::vector<ActivationUses> uses_of_buffers() const {
     std::vector<ActivationUses> uses(c_.buffers.size());
     for (size_t i = 0; i < c_.code.size(); ++i) {
@@ -165,6 +166,8 @@ class ActivationOffload {
     return std::erase_if(waiting_, [](const Waiting& w) { return w.from_host <= w.until; }) == 0;
   }
 
+  /// Decides until when each buffer stays on the card: until the bus has copied it, or earlier if waiting buffers would
+  /// exceed `most` bytes.
   void place_copies_to_host(int64_t most) {
     std::stable_sort(waiting_.begin(), waiting_.end(),
                      [](const Waiting& a, const Waiting& b) { return a.to_host < b.to_host; });

@@ -115,6 +115,8 @@ std::optional<Reduced> last_reduced(const Compiler& c, size_t behind) {
   return std::nullopt;
 }
 
+/// Exchanges the last two reduced weight gradients as "last two" above shows, if their weights are gathered as it says
+/// and no instruction forbids it.
 void exchange_last_two(Compiler& c) {
   const std::optional<Reduced> last = last_reduced(c, c.code.size());
   const std::optional<Reduced> before = last ? last_reduced(c, last->product) : std::nullopt;

@@ -60,6 +60,7 @@ class StreamOrder {
     }
   }
 
+  /// Adds the waits that conflicts between streams need, and leaves out those that other waits imply.
   void order() {
     std::vector<Clock> now(kStreams, Clock(channels_.size()));  // after the last instruction of each stream
     clocks_.reserve(code_.size());

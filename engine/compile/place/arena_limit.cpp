@@ -23,6 +23,7 @@ LayerId layer_of(const Graph& graph, TensorId tensor) {
   return readers.empty() ? -1 : graph.nodes[readers.front()].layer;
 }
 
+/// The largest operand that a layer of the job explains, for the hint of the error.
 Largest largest_tensor(const Compiler& c) {
   Largest largest;
   const auto look_at = [&](const Operand& operand) {

@@ -41,6 +41,7 @@ class FreeList {
     return offset;
   }
 
+  /// Returns a range of bytes, and merges it with free ranges next to it.
   void give(int64_t offset, int64_t bytes) {
     auto next = free_.lower_bound(offset);
     if (next != free_.end() && offset + bytes == next->first) {
@@ -61,6 +62,7 @@ class FreeList {
   std::map<int64_t, int64_t> free_;  // offset -> bytes; the last range is unbounded
 };
 
+/// Places buffers in the order of their first uses, in memory that earlier ones have left.
 Placement by_first_use(const Compiler& c, const std::vector<Lifetime>& lives, const std::vector<BufferId>& buffers) {
   Placement p{std::vector<int64_t>(c.buffers.size(), -1), 0};
   std::vector<BufferId> order = buffers;
@@ -97,6 +99,7 @@ int64_t lowest_gap(const std::vector<PlacedBuffer>& placed, const Lifetime& life
   return at;
 }
 
+/// Places the largest buffers first, each in the lowest gap that is free throughout its lifetime.
 Placement by_size(const Compiler& c, const std::vector<Lifetime>& lives, const std::vector<BufferId>& buffers) {
   Placement p{std::vector<int64_t>(c.buffers.size(), -1), 0};
   std::vector<BufferId> order = buffers;

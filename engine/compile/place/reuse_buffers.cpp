@@ -13,6 +13,7 @@ struct Place {
   size_t input = 0, output = 0;
 };
 
+/// The pairs of an input and an output that may share memory.
 std::vector<Place> places(const Instruction& code) {
   std::vector<Place> found;
   if (code.inputs.empty() || code.outputs.empty()) return found;

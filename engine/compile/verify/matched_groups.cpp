@@ -64,6 +64,7 @@ struct ChannelKey {
 
 }  // namespace
 
+/// The groups whose programs must be compared: one for each combination of classes of its members.
 std::vector<MatchedGroup> matched_groups(const RankClasses& classes) {
   std::vector<MatchedGroup> met;
   std::set<std::pair<int, int>> seen;                   // group and its first rank

@@ -20,6 +20,7 @@ std::string micro_batch_text(const Instruction& i) {
   return i.micro_batch < 0 ? "" : " of micro-batch " + std::to_string(i.micro_batch);
 }
 
+/// A send and its receive have the same bytes, tensor and micro-batch.
 void verify_pair(const RankClasses& classes, const MessagePlace& send, const MessagePlace& recv, Faults& faults) {
   const Instruction& s = at(classes, send);
   const Instruction& r = at(classes, recv);

@@ -78,6 +78,7 @@ class Served {
     return {operand.global_offset[0], operand.global_offset[0] + num_elements(operand.shape)};
   }
 
+  /// Checks a worker's pulls and pushes of a bucket, and that nothing writes the gradients after the push.
   void worker(const Bucket& b) {
     const int64_t read = b.has_compute_copy() ? b.compute_offset : b.weights_offset;
     exchange(b, messages(Opcode::recv, "weights." + b.name), read, "pulls");

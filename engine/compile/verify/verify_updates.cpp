@@ -124,6 +124,7 @@ class BucketUpdates {
     if (updates_ > 0) fault(i.name + " sums " + gradient_name() + " after it was used");
   }
 
+  /// Checks a sum of the bucket's gradients over ranks: its type, group, extent, and that it comes once and in time.
   void reduce(const Instruction& i) {
     if (b_.is_summed_twice() && i.collective == Collective::all_reduce) return sum_over_hosts(i);
     if (host_sums_ > 0) fault(i.name + " sums " + gradient_name() + " after it was summed over hosts");
@@ -275,6 +276,8 @@ class BucketUpdates {
       fault(i.name + " uses " + gradient_name() + " before it is summed over hosts");
   }
 
+  /// Checks what must have happened by the end of the step: reduced, updated and gathered as often as the level
+  /// requires.
   void at_the_end() {
     index_ = -1;
     if (b_.gradients_offset < 0) return;

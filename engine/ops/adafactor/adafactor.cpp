@@ -35,12 +35,14 @@ void fill_rates(const Attrs& settings, int64_t update, StepScalars& scalars) {
   scalars.relative_rate = static_cast<float>(1 / std::sqrt(t));
 }
 
+/// The states of a parameter [.., rows, columns], with their shapes: means of squares over columns, and over rows.
 std::vector<std::pair<std::string, Shape>> factors(const Shape& parameter) {
   Shape rows(parameter.begin(), parameter.end() - 1), cols(parameter.begin(), parameter.end() - 2);
   cols.push_back(parameter.back());
   return {{"row_squares", rows}, {"column_squares", cols}};
 }
 
+/// The number of matrices [rows, columns] in a parameter [.., rows, columns].
 int64_t matrices(const Shape& parameter) {
   int64_t n = 1;
   for (size_t d = 0; d + 2 < parameter.size(); ++d) n *= parameter[d];

@@ -209,7 +209,6 @@ KernelCase case_of_8_bits(int64_t m, int64_t n, int64_t k, DType result, const E
   return row;
 }
 
-/// Weight gradients with the operations that the compiler fuses into them, and products of 8-bit factors.
 /// Sizes around the 16 rows and 512 (256) columns of a GPU's blocks, and sizes that take separate products.
 void add_skinny_grads(std::vector<KernelCase>& calls) {
   struct Skinny {
@@ -248,6 +247,7 @@ void add_skinny_grads(std::vector<KernelCase>& calls) {
   }
 }
 
+/// Weight gradients with the operations that the compiler fuses into them, and products of 8-bit factors.
 std::vector<KernelCase> matmul_kernels() {
   std::vector<KernelCase> calls;
   add_skinny_grads(calls);

@@ -197,7 +197,9 @@ CpuKernel prepare_softmax_cross_entropy_with_grad(const KernelCall& call) {
 
 // Kernels for a part of the classes.
 
-/// The statistics of a row of all parts: stats [parts, rows, 3 or 4].
+/// The statistics of a row from all parts: stats [parts, rows, 3 or 4]. Each part has the largest logit of the classes
+/// other than the label's, the sum of their exponentials relative to it, the logit of the label (-inf if it is in
+/// another part), and with label smoothing the sum of its logits.
 struct RowOfParts {
   cpu::Exponentials others;  ///< exponentials of the classes other than the label's
   float correct = -INFINITY;

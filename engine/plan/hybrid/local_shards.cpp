@@ -74,7 +74,8 @@ class NodeShard {
   }
 
  private:
-  /// Only linear work without another summand leaves a term a term.
+  /// Reads one of several terms whose sum is the tensor. Only a product keeps it one, and only if no other input is a
+  /// term.
   void read_term(const Block& term) {
     traced_ = traced_ && op_.kernel.is_product && term_.ways == 1;
     term_ = term;
