@@ -1,4 +1,4 @@
-// Tests of the choice of launches that a device runs before the first step, and of the places where it reports its position.
+// Tests of which launches a device rehearses, and where it reports its position.
 #include "engine/runtime/launches.h"
 
 #include <doctest/doctest.h>
