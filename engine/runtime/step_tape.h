@@ -32,7 +32,7 @@ struct StepTape {
 
   /// Memory of the training card, or of the host if that has no room. All devices of the process copy from it.
   std::shared_ptr<std::byte> before, after, given, received;
-  std::shared_ptr<std::byte> given_again;  ///< what the replay gave, in memory of its card
+  std::shared_ptr<std::byte> given_again;  ///< the data that the replay gave, in memory of its card
 };
 
 }  // namespace trainctl

@@ -137,7 +137,7 @@ TEST_CASE("a resumed run names each field of its optimizer that the run before i
   CHECK(same.exit_code == kExitDone);
   CHECK_FALSE(contains(same.out, "the optimizer is not that of the run"));
 
-  // As an older version wrote it, with other defaults.
+  // The job of an older version, which had other defaults.
   const auto replace = [&](const std::string& from, const std::string& to) {
     const size_t at = job.find(from);
     REQUIRE(at != std::string::npos);

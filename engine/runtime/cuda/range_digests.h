@@ -22,7 +22,7 @@ class RangeDigests {
  public:
   explicit RangeDigests(const std::vector<DigestedRange>& ranges);
 
-  /// Of the ranges as they are after the work of `stream` so far.
+  /// Computes the digests of the ranges as they are after the work of `stream` so far.
   void begin(cudaStream_t stream);
   /// Waits for the last begin. In the order of the ranges.
   std::vector<uint64_t> wait() const;

@@ -21,7 +21,7 @@ std::shared_ptr<std::byte> tape_memory(int64_t bytes) {
   return shared(make_pinned_memory(bytes));
 }
 
-/// Of the current device to the memory of another one, if they can.
+/// Gives the current device access to the memory of another one, if the devices support it.
 void enable_peer_access(const std::byte* memory) {
   int device = 0;
   cudaPointerAttributes of_memory{};

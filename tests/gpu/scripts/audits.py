@@ -80,7 +80,7 @@ def cost_at(batch):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     seconds = [row["seconds"] for row in rows if "step" in row and "seconds" in row]
     usual = statistics.median(seconds)
-    # Of each audit but the first: what the steps from 3 before the audited one to 8 after it took beyond the median step.
+    # The first audit is left out. Sums what the steps from 3 before an audited one to 8 after it took beyond the median step.
     beyond = statistics.mean(sum(seconds[at - 4:at + 8]) - 12 * usual for at in range(2 * EVERY, steps, EVERY))
     reported = outcome["overhead"] * EVERY / 500
     print(f"GPT-2 124M, batch {batch}, two GPUs, {usual * 1e3:.1f} ms per step: {outcome['steps']} audits; reported {100 * outcome['overhead']:.3f} % at every "
