@@ -1,5 +1,5 @@
-// The dependence of a program on its rank: everything that passes use about a rank is in these traits, or is only a
-// number.
+// The traits of a rank: all facts about a rank that influence its program, apart from rank numbers. Ranks with equal
+// traits form one class (rank_classes.h).
 #pragma once
 
 #include <compare>

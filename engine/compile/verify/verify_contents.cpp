@@ -106,7 +106,7 @@ class Contents {
     return after != regions_.end() && after->begin <= at;
   }
 
-  /// True if a value of this name at this place is made of all micro-batches of a step.
+  /// True if the value of this name at this offset is a sum over all micro-batches of a step.
   bool adds_up(int name, int64_t at) const {
     const auto found = step_gradients_.find(name);
     if (found == step_gradients_.end()) return false;
@@ -159,7 +159,7 @@ class Contents {
   std::unordered_map<int, std::vector<Region>> step_gradients_;  // by name: where gradients add up in shared memory
   std::unordered_map<std::string, int> ids_;
   std::vector<std::string> names_;
-  std::unordered_map<std::string, int> same_as_;  // a parameter or its gradient is a part of its bucket
+  std::unordered_map<std::string, int> same_as_;  // parameter or gradient -> its bucket
   ArenaMap<Content> bytes_;
 };
 
