@@ -123,7 +123,8 @@ std::vector<FactorAxes> assignments(const Mesh& mesh, const std::vector<int64_t>
 
 std::vector<FactorAxes> nearest_assignment(const Mesh& mesh, const std::vector<int64_t>& factor_ways,
                                            const FactorAxes& wish) {
-  // After its own wish a factor takes axes that no factor wished for, and only then those of others.
+  // A factor first takes the axes that it wishes for, then axes that no factor wishes for, and only then axes that
+  // other factors wish for.
   Axes wished;
   for (const Axes& axes : wish) wished.insert(wished.end(), axes.begin(), axes.end());
   Axes rest;

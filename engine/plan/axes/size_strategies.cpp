@@ -18,10 +18,10 @@
 namespace trainctl {
 namespace {
 
-/// A factor of a layer.
+/// A factor of a layer: the layer and the index of the factor in it.
 using LayerFactor = std::pair<LayerId, int>;
 
-/// The factor that cuts a dim of a node's tensor; -1: none.
+/// Returns the factor that is cut if dim `dim` of a node's tensor is cut; -1: none.
 int factor_of(const Graph& graph, const Node& node, const TensorRule& rule, int dim) {
   return dim < 0 ? -1
                  : cut_factor(rule[static_cast<size_t>(dim)], graph.layers[static_cast<size_t>(node.layer)].factors);
@@ -48,7 +48,7 @@ class DimClasses {
     }
   }
 
-  /// -1: no tensor has it as a dim.
+  /// Returns the class of a factor, or -1 if no tensor has the factor as a dim.
   int of(LayerId layer, int factor) const {
     const auto found = numbers_.find(LayerFactor{layer, factor});
     return found == numbers_.end() ? -1 : root(found->second);
@@ -70,13 +70,14 @@ class DimClasses {
   std::vector<int> parents_;
 };
 
-/// A product with a weight: the class that it makes, and the one that it sums over.
+/// A matrix product with a weight: the class of its output features (`made`), and the class of its input features, over
+/// which it sums (`summed`).
 struct WeightProduct {
   int made = -1, summed = -1;
   int64_t elements = 0;
 };
 
-/// Chooses the classes that `tensor` cuts.
+/// Chooses the classes of dims that parallel.tensor cuts.
 class TensorClasses {
  public:
   TensorClasses(const Graph& graph, const std::vector<LayerFacts>& facts, const std::vector<int>& rows, int64_t ways)
@@ -92,7 +93,7 @@ class TensorClasses {
   }
   bool empty() const { return chosen_.empty(); }
 
-  /// Factors of chosen classes that the ways do not divide.
+  /// Calls `fail` for each factor of a chosen class whose size is not divisible by parallel.tensor.
   void check(const std::function<void(const Layer&, const Factor&)>& fail) const {
     for (size_t l = 0; l < graph_.layers.size(); ++l)
       for (size_t f = 0; f < graph_.layers[l].factors.size(); ++f) {
@@ -123,8 +124,8 @@ class TensorClasses {
     }
   }
 
-  /// Classes that stay whole: those that cannot be cut, the batch and rows, and dims of parameters that no product
-  /// multiplies by, such as those of norms and tables.
+  /// Marks the classes that are not cut: classes that cannot be cut, the batch and the rows, and dims of parameters
+  /// that are not factors of a matrix product, such as the parameters of norms and embedding tables.
   void exclude(const std::vector<int>& rows) {
     const auto add = [&](LayerId layer, int factor) {
       if (const int of = classes_.of(layer, factor); of >= 0) excluded_.insert(of);
@@ -157,8 +158,9 @@ class TensorClasses {
     }
   }
 
-  /// A class whose ways do not divide it is chosen all the same, and an error, if a product sums over it. Others, such
-  /// as the classes of a vocabulary, are then left whole.
+  /// Chooses the classes to cut. If parallel.tensor does not divide the size of a class over which a product sums, the
+  /// class is chosen nevertheless, so that check() reports an error. Any other class that is not divisible, such as the
+  /// classes of a vocabulary, is left whole.
   void choose() {
     std::map<int, int64_t> elements;
     std::set<int> summed, odd;

@@ -49,7 +49,7 @@ class EveryPlan {
   }
 
  private:
-  /// Choices that can be combined for a number of stages and of micro-batches: cuts, and all else.
+  /// The choices for one number of stages and of micro-batches: all cuts, and all combinations of the other choices.
   struct Space {
     std::vector<PatternCuts> cuts;
     std::vector<PlanChoice> choices;
