@@ -208,6 +208,8 @@ class Simulator {
     return true;
   }
 
+  /// Determines when the head of a lane can begin, as far as this is known: after the instructions that it waits for,
+  /// and after its peers have arrived.
   Begin begin_of(const Lane& lane) {
     const At at = lane.head();
     const Instruction& now = code(at);
@@ -242,6 +244,7 @@ class Simulator {
     return first;
   }
 
+  /// Runs the head of a lane: computes its end, and records events for the instructions that wait for it.
   void start(Lane& lane) {
     const At at = lane.head();
     const Opcode opcode = code(at).opcode;
@@ -410,6 +413,8 @@ class Simulator {
     return {};
   }
 
+  /// Follows the critical path from the end of the step to its start. Adds the time of each instruction to its part
+  /// and, with `with_deviation`, its error to the deviation of the step.
   void follow_back(Simulation& result, bool with_deviation) {
     std::map<std::string, double> deviations;
     Seconds end = end_.time;

@@ -266,6 +266,8 @@ class Elimination {
     return {best, least};
   }
 
+  /// Eliminates a variable: replaces all tables that contain it by one table over its neighbours, which has the cost of
+  /// the variable's best value for each assignment of the neighbours.
   void eliminate(int variable) {
     Eliminated step{variable, neighbours(tables_, variable), {}, {}};
     const auto first = std::stable_partition(tables_.begin(), tables_.end(), [&](const CostTable& table) {
@@ -301,6 +303,7 @@ class Elimination {
     left.erase(largest);
   }
 
+  /// Fixes a variable of the table to a value, which removes this variable from the table.
   void restrict_to(CostTable& table, int variable, int value) const {
     const auto found = std::find(table.variables.begin(), table.variables.end(), variable);
     if (found == table.variables.end()) return;

@@ -21,6 +21,8 @@ class Spread {
   }
 
  private:
+  /// Backtracking: gives factor `factor` axes whose sizes multiply to `rest`, in all ways that order_ permits, then
+  /// continues with the next factor. Complete assignments are added to found_.
   void place(size_t factor, int64_t rest) {
     if (found_.size() >= limit_) return;
     if (factor == ways_.size()) {

@@ -196,6 +196,8 @@ class Propagation {
     return found;
   }
 
+  /// Returns the axes that are considered for a unit: those that a strategy permits, or that its neighbors suggest, or
+  /// data parallel.
   std::vector<FactorAxes> candidates(int u) const {
     std::vector<FactorAxes> choices;
     const auto add = [&choices](FactorAxes axes) {

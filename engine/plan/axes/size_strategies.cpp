@@ -30,6 +30,7 @@ int factor_of(const Graph& graph, const Node& node, const TensorRule& rule, int 
 /// Classes of dims that must be cut in the same way: a factor of a layer, and the dims of tensors that layers share.
 class DimClasses {
  public:
+  /// Visits all operands of forward nodes. Factors of different layers that cut the same dim of a tensor get one class.
   explicit DimClasses(const Graph& graph) {
     std::map<std::pair<TensorId, size_t>, int> of_dims;
     const auto visit = [&](const Node& node, TensorId tensor, const TensorRule& rule) {
@@ -108,6 +109,7 @@ class TensorClasses {
     return graph_.tensors[static_cast<size_t>(tensor)].kind == TensorKind::parameter;
   }
 
+  /// Finds the matrix products with weights, and the classes of each weight's dims.
   void find_products() {
     for (const Node& node : graph_.nodes) {
       if (node.phase != Phase::forward || !get_op(node.op).kernel.is_product) continue;
@@ -205,6 +207,8 @@ class SizeStrategies {
         axes_(size_axes(mesh, spec.parallel)),
         rows_(row_dims(graph)) {}
 
+  /// Adds the strategies that follow from data, tensor and context for layers that have none. Adds errors for sizes
+  /// that no layer permits.
   void add(std::vector<std::optional<LayerStrategy>>& strategies, std::vector<Diagnostic>& errors) {
     const bool shares_rows = !axes_.context.empty();
     if (shares_rows && rows_.empty()) {

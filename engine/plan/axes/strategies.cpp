@@ -122,6 +122,8 @@ class Reader {
     return true;
   }
 
+  /// Checks that the cut of dim d of input i divides both the size of the dim and the number of ranks. Reports an error
+  /// and returns false if not.
   bool divides(size_t i, size_t d, int64_t size) {
     const int64_t cut = strategy_.cuts[i][d];
     if (size % cut != 0) {
@@ -139,6 +141,8 @@ class Reader {
     return true;
   }
 
+  /// Checks that the factor that dim d of input i cuts may be cut in this number of ways. Reports an error and returns
+  /// false if not.
   bool may_cut(size_t i, size_t d, int factor) {
     const int64_t cut = strategy_.cuts[i][d];
     if (cut == 1) return true;
@@ -171,6 +175,7 @@ class Reader {
     }
   }
 
+  /// Checks that the number of ranks is divisible by the product of the cuts of all factors.
   void check_product() {
     given_.resize(layer_.factors.size());
     int64_t product = 1;

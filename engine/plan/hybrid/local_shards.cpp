@@ -181,6 +181,7 @@ class GroupShards {
     return sum;
   }
 
+  /// Returns the shard after the group has gathered dim d: the members' blocks of this dim joined.
   LocalShard gathered(size_t d) const {
     LocalShard all = members_.front();
     std::vector<Block> blocks;
@@ -262,6 +263,8 @@ class Tracing {
     }
   }
 
+  /// Infers the local shards and value numbers of a node's outputs. Two ranks compute equal values if all their inputs
+  /// are equal.
   void compute(NodeId id, const Node& node) {
     std::vector<std::vector<int>> keys(ranks(), std::vector<int>{static_cast<int>(id)});
     std::vector<NodeShard> node_shards(ranks(), NodeShard(graph_, node));
@@ -287,6 +290,7 @@ class Tracing {
     return through_view(shards_[from].of_rank[rank], graph_.tensors[from], graph_.tensors[to]);
   }
 
+  /// Infers the local shards and value numbers of the output of a collective that is a layer.
   void communicate(NodeId id, const Node& node) {
     const LocalShards& input = shards_[node.inputs[0]];
     LocalShards output{std::vector<LocalShard>(ranks(), kUntraced), std::vector<int>(ranks(), 0)};

@@ -43,6 +43,8 @@ class KeptResults {
     find_regions();
   }
 
+  /// Chooses the results of collectives that are kept. Takes results with the most saved seconds per byte first, until
+  /// the budget of bytes of their region is used up.
   void choose(bool explains) {
     std::vector<Result> results = collectives();
     std::stable_sort(results.begin(), results.end(), [](const Result& a, const Result& b) {

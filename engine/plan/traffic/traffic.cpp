@@ -217,6 +217,7 @@ double Traffic::tensor_seconds(TensorId id, const std::vector<int>& layouts) {
   return seconds;
 }
 
+/// Collects the uses of a tensor: the node that makes it, and the nodes that read it.
 void Traffic::add_tensor(const Graph& graph, TensorId id, const std::vector<NodeId>& consumers) {
   const Tensor& tensor = graph.tensors[id];
   TensorUses& uses = tensors_.emplace_back();
@@ -392,6 +393,8 @@ bool Traffic::moves_once_per_step(TensorId tensor) const {
          std::all_of(targets.begin(), targets.end(), [](const Use& use) { return use.once_per_step; });
 }
 
+/// Sums the cost of all redistributions of a tensor: from each distinct layout of its sources to each distinct layout
+/// of its readers.
 Traffic::Moved Traffic::moved(const TensorUses& tensor) {
   const auto is_new = [](std::vector<uint64_t>& counted, const std::vector<uint64_t>& packed) {
     for (auto at = counted.begin(); at != counted.end(); at += static_cast<std::ptrdiff_t>(packed.size()))

@@ -87,6 +87,8 @@ class CutSearch {
     return cuts_as(split, best, exact);
   }
 
+  /// Returns up to `most` cuts in the order of increasing cost. Cuts that differ only in axes, or in layers that a
+  /// strategy fixes, count as one.
   std::vector<FoundCuts> solve_all(const AxisSplit& split, size_t most) {
     const std::vector<int> units = units_free();
     std::vector<bool> reported(candidates_.size(), false);
@@ -154,6 +156,7 @@ class CutSearch {
     return sizes;
   }
 
+  /// Converts an assignment of candidates to variables into the axes of each unit.
   FoundCuts cuts_as(const AxisSplit& split, const Assignment& assignment, bool exact) {
     FoundCuts found{.split = split};
     found.exact = exact;
@@ -211,6 +214,8 @@ class CutSearch {
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += table.values[i];
   }
 
+  /// Adds the cost table of one unit: the seconds of its kernels and the price of its memory, for each of its
+  /// candidates.
   void add_unit(int unit, const UnitMemory& memory, double seconds_per_byte) {
     CostTable table{{variable_of(unit)}, {}};
     for (int c = 0; c < static_cast<int>(candidates_of(unit).size()); ++c) {
@@ -313,6 +318,7 @@ class CutSearch {
     return all;
   }
 
+  /// Adds a cost table over variables, given the costs by classes of their candidates. `weight` multiplies the costs.
   void add_table(const std::vector<Classes>& of_variable, const std::vector<double>& by_class, double weight) {
     if (std::all_of(by_class.begin(), by_class.end(), [](double seconds) { return seconds == 0; })) return;
     CostTable table;

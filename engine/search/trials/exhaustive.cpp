@@ -89,6 +89,7 @@ class EveryPlan {
     return all;
   }
 
+  /// Adds each cut of pattern number `next` and of all later patterns to `choice`, and tries all resulting plans.
   void try_all(const Space& space, PlanChoice choice, size_t next) {
     if (next < space.cuts.size()) {
       const PatternCuts& of_pattern = space.cuts[next];

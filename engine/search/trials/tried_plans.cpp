@@ -73,6 +73,8 @@ bool TriedPlans::is_short_of_memory() const {
          (!fastest_ || plans_[*fastest_too_large_].trial.seconds < plans_[*fastest_].trial.seconds);
 }
 
+/// Returns the indices of the plans, the best first: plans that fit before others, and among about equally fast plans
+/// the simplest first.
 std::vector<size_t> TriedPlans::sorted() const {
   const std::optional<size_t> best = fastest();
   const double least = best ? plans_[*best].trial.seconds : 0;
