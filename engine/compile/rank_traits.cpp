@@ -1,5 +1,5 @@
-// The dependence of a program on its rank: everything that passes use about a rank is in these traits, or is only a
-// number.
+// Computes the traits of each rank: all facts about a rank that influence its program beyond rank numbers. Ranks with
+// equal traits form one class.
 #include "engine/compile/rank_traits.h"
 
 #include <algorithm>
@@ -73,7 +73,7 @@ bool counts_loss(const Graph& graph, const RankOfPlan& rank) {
 CountedBucket::CountedBucket(const Plan& plan, const BucketPlan& bucket) : plan_(plan), bucket_(bucket) {
   for (const BucketParameter& p : bucket.parameters) {
     Axes replicas = p.gradient_layout.replica_axes(plan.mesh);
-    if (bucket.is_summed_twice()) {  // the same shard is on every host
+    if (bucket.is_summed_twice()) {  // each host has all shards, so a shard must count on one host only
       const Axes across = bucket.across_axes();
       replicas.insert(replicas.end(), across.begin(), across.end());
     }

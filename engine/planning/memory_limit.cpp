@@ -7,7 +7,6 @@
 #include <cmath>
 #include <functional>
 
-#include "engine/base/measures.h"
 #include "engine/base/text.h"
 #include "engine/estimate/estimate_report.h"
 #include "engine/planning/compile_job.h"
@@ -47,6 +46,11 @@ std::optional<Variant> measure_with(const PlannedJob& of, const Change& change) 
   } catch (const SpecError&) {
     return std::nullopt;
   }
+}
+
+/// "13 ms", "1.25 s": format_duration has no unit below seconds.
+std::string step_text(double seconds) {
+  return seconds < 0.9995 ? fmt::format("{:.3g} ms", 1e3 * seconds) : fmt::format("{:.2f} s", seconds);
 }
 
 std::string patterns_text(const Recompute& rules) {
@@ -93,12 +97,11 @@ class MemoryAdvice {
     return true;
   }
 
-  /// "62.0 GiB, 13.0 ms slower"
+  /// "62.0 GiB, 13 ms slower"
   std::string costs(const Variant& variant) const {
     const double slower = variant.seconds - now_.seconds;
     if (std::abs(slower) < kSameTime * now_.seconds) return format_bytes(variant.bytes);
-    return format_bytes(variant.bytes) + ", " + format_duration(std::abs(slower)) +
-           (slower > 0 ? " slower" : " faster");
+    return format_bytes(variant.bytes) + ", " + step_text(std::abs(slower)) + (slower > 0 ? " slower" : " faster");
   }
 
   void offer_shards() {

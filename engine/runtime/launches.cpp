@@ -1,3 +1,4 @@
+// Finds launches that need no rehearsal, and places for reports of progress, from programs alone.
 #include "engine/runtime/launches.h"
 
 #include <algorithm>

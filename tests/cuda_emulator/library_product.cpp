@@ -9,6 +9,7 @@
 #include "engine/graph/half.h"
 #include "engine/ops/matmul/product_cuda.h"
 #include "engine/ops/quantise/quantised.h"
+#include "tests/cuda_emulator/library_rules.h"
 #include "tools/cuda_emulator/global_memory.h"
 #include "tools/cuda_emulator/runtime_state.h"
 
@@ -95,3 +96,5 @@ std::optional<CudaKernel> prepare_cublas(const Product& p, CudaScratch&) {
 }
 
 }  // namespace trainctl::cuda
+
+int trainctl::emulator::library_products() { return cuda::library_product_count.products; }

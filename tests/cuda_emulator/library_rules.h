@@ -22,5 +22,7 @@ LibraryRules& library_rules();
 
 /// Calls of the library so far.
 int library_runs();
+/// Products that cuBLASLt would compute on a GPU, so far.
+int library_products();
 
 }  // namespace trainctl::emulator

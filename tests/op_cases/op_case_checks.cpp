@@ -297,7 +297,8 @@ void check_threads(const OpCase& row, const CaseRun& run) {
   const Values expected = plain_run(row, built, run.device);
   Values got = initial_values(row, built);
   run_graph(built.graph, uncut(built.graph), got, {.threads = 2, .device = &run.device});
-  check_same(row, built.graph, got, expected, 0.0);
+  // oneDNN adds the parts of a convolution's weight gradient per thread.
+  check_same(row, built.graph, got, expected, row.op.starts_with("conv") ? 5e-6 : 0.0);
 }
 
 void check_same_bits_twice(const OpCase& row, const CaseRun& run) {

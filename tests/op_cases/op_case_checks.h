@@ -46,7 +46,7 @@ void check_accumulate(const OpCase& row, const CaseRun& run);
 bool has_in_place(const OpCase& row);
 /// An op that may work in place gives the same result there, bit for bit.
 void check_in_place(const OpCase& row, const CaseRun& run);
-/// Two threads give the same bits as one.
+/// Two threads give the same bits as one, for convolutions up to rounding.
 void check_threads(const OpCase& row, const CaseRun& run);
 /// Checks that two runs give the same bits. With TRAINCTL_EVERY_NTH=n it checks every nth row.
 void check_same_bits_twice(const OpCase& row, const CaseRun& run);

@@ -60,7 +60,7 @@ TEST_CASE("an op that may work in place gives the same result there") {
   for (const OpCase& row : rows_that(has_in_place)) check_in_place(row, {});
 }
 
-TEST_CASE("two threads give the same bits as one") {
+TEST_CASE("two threads give the same bits as one, but for convolutions") {
   for (const OpCase& row : all_rows()) check_threads(row, {});
 }
 

@@ -1,4 +1,4 @@
-// Tests the launches that a device runs before the first step, and the launches at which it reports its position.
+// Tests of which launches a device rehearses, and where it reports its position.
 #include "engine/runtime/launches.h"
 
 #include <doctest/doctest.h>

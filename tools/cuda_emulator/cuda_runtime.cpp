@@ -265,7 +265,7 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* stub, cons
   }
   const Function* f = function_of(stub);
   if (f != nullptr && size > (f->large_clusters ? 16 : 8)) return outcome(cudaErrorInvalidClusterSize);
-  *clusters = blocks * kMultiprocessors / size;
+  *clusters = blocks * multiprocessors / size;
   return status;
 }
 
@@ -284,7 +284,7 @@ cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSIO
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount:
-      *value = kMultiprocessors;
+      *value = multiprocessors;
       break;
     case cudaDevAttrComputeCapabilityMajor:
       *value = EMULATED_CAPABILITY / 10;
@@ -307,7 +307,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* to, int) {
   std::memset(to, 0, sizeof *to);
   std::strcpy(to->name, "emulated H200");
   to->major = EMULATED_CAPABILITY / 10;
-  to->multiProcessorCount = kMultiprocessors;
+  to->multiProcessorCount = multiprocessors;
   to->totalGlobalMem = kMemory;
   to->sharedMemPerBlockOptin = kMostSharedOfBlock;
   to->l2CacheSize = 50 << 20;

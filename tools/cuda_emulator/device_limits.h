@@ -5,7 +5,8 @@
 
 namespace trainctl::emulator {
 
-inline constexpr int kMultiprocessors = 132;
+/// A test may have fewer, so that small operands use the paths of large ones.
+inline int multiprocessors = 132;
 inline constexpr size_t kMostSharedOfBlock = 227 * 1024, kSharedOfMultiprocessor = 228 * 1024;
 inline constexpr size_t kMemory = size_t{139} << 30;
 /// PTX does not say how many registers a kernel uses; assume this many.

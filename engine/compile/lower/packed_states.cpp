@@ -87,7 +87,7 @@ bool has_whole_blocks(const Layout& layout, const Mesh& mesh, const Shape& shape
   bool is_cut = false;
   for (size_t d = 0; d < layout.dims.size(); ++d) {
     if (layout.dims[d].empty()) continue;
-    if (d != leading) return false;  // its part is not a range of the elements
+    if (d != leading) return false;  // the local shard is not one contiguous range of the parameter's elements
     is_cut = true;
   }
   return !is_cut || num_elements(layout.local_shape(mesh, shape)) % kStateBlock == 0;

@@ -68,7 +68,7 @@ CudaKernel unfused(const CudaKernelCall& call, const Product& plain) {
 /// A large product of few terms is nearly all writes. The element-wise kernel for chains with such products, which
 /// keeps their factors in shared memory, needs about the time of memory, the library's up to twice that.
 std::optional<CudaKernel> prepare_few_terms(const CudaKernelCall& call, const Product& p) {
-  constexpr int64_t kLarge = int64_t{1} << 22;
+  constexpr int64_t kLargePerMultiprocessor = 31 << 10;
   const Epilogue e = epilogue_of(call.attrs);
   const bool plain = !e.bias && !e.keep_input && e.activation == Activation::none && e.slope == Activation::none &&
                      !p.accumulate && !p.transpose_a && p.batch == 1 && p.a_row == 0 && call.in[1].shape.size() == 2 &&
@@ -76,8 +76,9 @@ std::optional<CudaKernel> prepare_few_terms(const CudaKernelCall& call, const Pr
   const auto fits = [](const TensorArg& arg) {
     return arg.dtype == DType::bf16 && reinterpret_cast<uintptr_t>(arg.data) % 16 == 0;
   };
-  if (!plain || p.k > kMostFeatures || p.k % 8 != 0 || p.n % 32 != 0 || p.m * p.n < kLarge || !built_for_hopper() ||
-      !std::ranges::all_of(call.in, fits) || !fits(call.out[0]))
+  if (!plain || p.k > kMostFeatures || p.k % 8 != 0 || p.n % 32 != 0 || !built_for_hopper() ||
+      p.m * p.n < kLargePerMultiprocessor * multiprocessors() || !std::ranges::all_of(call.in, fits) ||
+      !fits(call.out[0]))
     return std::nullopt;
   const std::string product = p.transpose_b ? "l" : "m";
   CudaKernelCall chain = call;

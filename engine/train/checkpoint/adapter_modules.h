@@ -1,8 +1,7 @@
 // The modules of another tool's model that an adapted layer consists of, and PEFT's names of their adapters. A name map
 // describes the layer's weight; the order of the weight's rows is that of B, the order of its columns that of A.
 //
-// h.0.qkv    model.layers.0.self_attn.q_proj, .k_proj, .v_proj: each module has some rows of B, and all have the same A
-//   h.0.gate   model.layers.0.mlp.gate_up_proj: the module's first rows; the rows of h.0.up follow them
+//   h.0.qkv    model.layers.0.self_attn.q_proj, .k_proj, .v_proj: each has some rows of B, and the same A
 //   h.0.gate   model.layers.0.mlp.gate_up_proj: its first rows; those of h.0.up follow
 #pragma once
 

@@ -64,10 +64,9 @@ class BatchLayout {
               std::byte* block) const;
 
  private:
-  /// How the data of a load get into the block. by_number: only sample numbers are written. direct: rows are copied as
-  /// they are, or as bytes that the device maps. converted: whole samples are converted to another type. sliced: whole
-  /// samples are staged in the load's type, and finish() cuts the parts out of them.
-  /// parts of samples, staged in the load's type and cut in finish().
+  /// The ways in which the data of a load get into the block. by_number: only sample numbers are written. direct: rows
+  /// are copied as they are, or as bytes that the device maps. converted: whole samples are converted to another type.
+  /// sliced: whole samples are staged in the load's type, and finish() cuts the parts out of them.
   enum class Way : uint8_t { by_number, direct, converted, sliced };
 
   /// One `load` (or several of the same data), and how to fill it from the set's samples.

@@ -19,7 +19,7 @@ namespace trainctl {
 
 class BatchMixing {
  public:
-  /// The random choices for one batch. If both members are empty, the batch stays as it is.
+  /// The random choices for one batch. A batch without such choices stays as it is.
   struct Drawn {
     bool pastes = false;  ///< cutmix
     BatchMix mix;

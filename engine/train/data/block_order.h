@@ -1,8 +1,6 @@
 // An order of 0 … size - 1 that stays local: samples read at one time are close together. It is computed, not stored.
 //
-// blocks    0 | 1 | 2 | 3 | 4 | …         neighboring samples, `block` per block; the last block may be shorter
-//   permuted  3 | 0 | 7 | 5 | 2 | …         the blocks, in the order of a KeyedPermutation
-//   windows   3   0   7   5 | 2 …           groups of kWindowBlocks blocks, whose samples are permuted among each other
+//   blocks    0 | 1 | 2 | 3 | 4 | …         neighbors, `block` of them; the last block may be shorter
 //   permuted  3 | 0 | 7 | 5 | 2 | …         by a KeyedPermutation
 //   windows   3   0   7   5 | 2 …           kWindowBlocks of them, whose samples are permuted among each other
 //

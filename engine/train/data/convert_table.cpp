@@ -83,8 +83,8 @@ class SourceTable final : public TableFile {
   std::vector<TableColumn> columns_;
 };
 
-/// Opens an array file as a table that has all its arrays as columns, under their own names; or opens another set of
-/// files.
+/// Opens a file that open_table_file() does not read: a text table, a tar shard, or an array file, whose arrays all
+/// become columns under their own names.
 std::unique_ptr<TableFile> open_other(const std::string& path) {
   if (path.ends_with(".csv") || path.ends_with(".tsv")) return open_csv_table(path);
   if (path.ends_with(".tar")) return table_of_source(open_tar({.paths = {path}, .label_type = ElementType::i64}));

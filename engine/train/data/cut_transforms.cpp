@@ -9,8 +9,8 @@
 namespace trainctl {
 namespace {
 
-/// Number of transforms of a field before the first random one. hwc2chw does not count if it comes last among these,
-/// because the transforms after it depend on it.
+/// Number of transforms of a field before the first random one, or before hwc2chw if that comes earlier: hwc2chw stays
+/// with the transforms after it, which depend on its layout.
 size_t fixed_transforms(const std::vector<TransformSpec>& all) {
   size_t count = 0;
   while (count < all.size() && !has_random_transforms({all[count]}) && all[count].name != "hwc2chw") ++count;

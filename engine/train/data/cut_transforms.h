@@ -1,6 +1,6 @@
 // A chain of transforms that is random, cut in two, so that a cache can keep the results of the first part:
 //
-// source -> decode -> transforms that are not random -> cache -> all transforms from the first random one on
+//   source -> decode -> transforms that draw nothing -> cache -> the others, from the first one that draws
 //
 // The samples have the same bits as without the cut.
 #pragma once
@@ -14,7 +14,7 @@
 namespace trainctl {
 
 struct CutTransforms {
-  FieldWays before;                                    ///< Transforms before the cut, none of which is random; each
+  FieldWays before;                                    ///< The transforms before the cut, none of which is random; each
                                                        ///< field has one shape.
   std::vector<std::optional<SampleTransforms>> after;  ///< by field; null: none
 };

@@ -15,6 +15,7 @@ int32_t adapter_of_document(const DatasetSpec& spec, const DocumentIndex& index,
 
 /// The number of each document's adapter; 0 for documents that are not `used`. An empty `used` means that all documents
 /// are used. The result is empty if the set has no adapters. Throws the same SpecError as adapter_of_document.
+std::vector<int32_t> adapters_of_documents(const DatasetSpec& spec, const DocumentIndex& index,
                                            const std::vector<bool>& used);
 
 }  // namespace trainctl

@@ -9,7 +9,7 @@
 //   adapters.field  the number of the document's adapter: one per row, or with pack one per position
 //   fim             a document becomes <prefix> t0 <suffix> t3 <middle> t1 t2, or
 //                   <prefix> <suffix> t3 <middle> t0 t1 t2,
-// cut again in each pass. The seed alone decides which documents are rearranged.
+//                   cut again in each pass. Which documents do depends on the seed alone.
 //
 // A conversation that is longer than a row is truncated; a longer text continues in the next rows. A document for
 // which dataset.filter is false has no tokens in the cache, and is in no row.
