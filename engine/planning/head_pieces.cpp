@@ -45,7 +45,8 @@ class HeadPieces {
     return compile(job_, job_.plan.stage_of(loss) * job_.plan.mesh.size());
   }
 
-  /// The pieces' names end in numbers. 0: it is in no pieces.
+  /// Returns the number of rows of the prediction's first piece, found by its name, which ends in the number of the
+  /// piece. 0: the prediction is not made in pieces.
   int64_t rows_in_pieces(const Program& program) const {
     const std::string& name = job_.graph.tensors[prediction_].name;
     for (const Instruction& i : program.instructions) {

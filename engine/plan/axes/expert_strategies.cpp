@@ -17,8 +17,8 @@ namespace {
 
 constexpr const char* kExpertPath = "parallel.expert";
 
-/// The cuts of each input of the layer: the expert dim `experts` ways, and dim d of the layer's token input tokens[d]
-/// ways.
+/// Returns the number of shards of each dim of each input of the layer. The expert dim is cut `experts` ways, and dim d
+/// of the layer's token input tokens[d] ways.
 std::vector<Ints> cuts_of(const Layer& layer, int factor, int64_t experts, const Ints& tokens) {
   std::vector<Ints> cuts;
   for (size_t i = 0; i < layer.inputs.size(); ++i) {
@@ -103,7 +103,7 @@ MethodSeconds exchange_seconds(const Graph& graph, LayerId layer, const Mesh& me
   return seconds;
 }
 
-/// Chooses for all layers that parallel.expert distributes; notes why.
+/// Chooses the method of exchange for all layers that parallel.expert distributes, and adds a note with the reason.
 ExpertMethod choose_method(const Graph& graph, const std::vector<LayerId>& layers, const JobSpec& spec,
                            const Mesh& mesh, const CostModel& cost, std::vector<std::string>& notes) {
   if (spec.parallel.expert_method != ExpertMethod::automatic) return spec.parallel.expert_method;
@@ -130,7 +130,7 @@ Diagnostic expert_error(const JobSpec& spec, std::string message, std::string hi
   return {spec.position(kExpertPath), kExpertPath, std::move(message), std::move(hint)};
 }
 
-/// nullopt: an error was added.
+/// Finds the layers that parallel.expert distributes. Returns nullopt after adding an error.
 std::optional<DistributedLayers> distributed_layers(const Graph& graph, const std::vector<LayerFacts>& facts,
                                                     const JobSpec& spec, const Mesh& mesh,
                                                     std::vector<Diagnostic>& errors) {

@@ -26,7 +26,7 @@ constexpr std::string_view kKeeps = "recompute keeps the result of", kRepeats = 
 struct Result {
   TensorId tensor = -1;
   Layout layout;
-  std::vector<RedistributionStep> steps;  ///< from the layout in which the tensor is made
+  std::vector<RedistributionStep> steps;  ///< the redistribution from the layout in which the tensor is computed
   double seconds = 0;
   int64_t bytes = 0;
   bool is_collective() const {
@@ -43,6 +43,8 @@ class KeptResults {
     find_regions();
   }
 
+  /// Chooses the results of collectives that are kept. Takes results with the most saved seconds per byte first, until
+  /// the budget of bytes of their region is used up.
   void choose(bool explains) {
     std::vector<Result> results = collectives();
     std::stable_sort(results.begin(), results.end(), [](const Result& a, const Result& b) {
@@ -69,7 +71,7 @@ class KeptResults {
  private:
   const Node& maker(TensorId tensor) const { return graph_.nodes[graph_.tensors[tensor].producer]; }
 
-  /// The reader's virtual stage makes input i again.
+  /// True if the virtual stage of `reader` recomputes input i of this node.
   bool makes_again(const Node& reader, size_t i) const {
     const TensorId tensor = reader.inputs[i];
     return recomputed_[tensor] && plan_.virtual_stage_of(maker(tensor)) == plan_.virtual_stage_of(reader);
@@ -138,7 +140,8 @@ class KeptResults {
     return found;
   }
 
-  /// By region: the bytes of what backward nodes read, which would be kept without recompute.
+  /// Returns for each region the bytes that recompute saves: tensors that backward nodes read and that would otherwise
+  /// be kept.
   std::map<int, int64_t> saved_bytes() {
     std::map<int, int64_t> saved;
     std::set<std::pair<TensorId, Layout>> counted;
@@ -155,7 +158,7 @@ class KeptResults {
     return saved;
   }
 
-  /// "; recompute repeats all_gather": its result would take too much of the memory that recompute saves.
+  /// Appends to the reason of a layer which collectives are kept or repeated, such as "; recompute repeats all_gather".
   void explain(const std::vector<Result>& results, std::string_view what) {
     for (const Result& result : results) {
       std::vector<std::string> steps;

@@ -15,7 +15,7 @@
 namespace trainctl {
 namespace {
 
-/// One attention on one rank, its tensors cut by all sizes.
+/// The attention of one layer on one rank: its bytes and times, with all cuts of parallel.data, tensor and context.
 struct Exchange {
   int64_t q_bytes = 0, kv_bytes = 0, out_bytes = 0;
   double forward_seconds = 0, backward_seconds = 0;
@@ -73,7 +73,8 @@ class MethodCosts {
   double call(Collective kind, int64_t whole_bytes) const {
     return cost_.collective_seconds(kind, whole_bytes, mesh_, axes_.context);
   }
-  /// Rows by position with causal attention: the last rank has almost twice the mean work.
+  /// Returns the seconds by which the slowest rank takes longer than the mean. If rows are cut by position and
+  /// attention is causal, the last rank has almost twice the mean work.
   double imbalance(const Exchange& e) const {
     return e.is_causal && !e.is_balanced ? (e.forward_seconds + e.backward_seconds) * (1.0 - 1.0 / ways_) : 0;
   }
@@ -100,7 +101,7 @@ class MethodCosts {
     const auto send = [&](int64_t bytes) {
       return send_time(machine, Bytes{static_cast<double>(bytes)}, spread_of(machine, ranks)).value;
     };
-    // A transfer that a kernel hides makes it slower.
+    // A transfer that overlaps with a kernel slows the kernel down.
     const auto exposed = [&](double transfer, double kernel) {
       if (!machine.overlaps) return transfer;
       return std::max(0.0, transfer - kernel) + (machine.overlap_cost - 1) * std::min(transfer, kernel);

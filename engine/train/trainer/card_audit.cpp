@@ -69,8 +69,7 @@ class CardAudit final : public AuditRecorder {
     replay_->prepare(audited.make_tape(), audited.inputs());
     std::vector<int> all(static_cast<size_t>(comm_.num_ranks()));
     std::iota(all.begin(), all.end(), 0);
-    group_ = comm_.open_group(all);
-    comm_.barrier(group_);
+    comm_.barrier(comm_.open_group(all));
   }
 
   /// The cards that replay also train, and a collective makes no progress while one of its cards runs a replay. So all
@@ -131,7 +130,6 @@ class CardAudit final : public AuditRecorder {
                                  "audit_every: 0, or use smaller batches",
                                  options_.cards.front().gpu, error.what()));
     }
-    comm_.barrier(group_);  // none waits for another's preparation later
     time_.leave_out(AuditedTime::Clock::now() - start);
   }
 
@@ -143,7 +141,6 @@ class CardAudit final : public AuditRecorder {
 
   const Program& program_;
   Communicator& comm_;
-  int group_ = -1;  ///< all ranks
   Executor* executor_ = nullptr;
   std::optional<CardReplay> replay_;
   CardReplay::Step step_;
