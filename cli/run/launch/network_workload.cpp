@@ -254,6 +254,7 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, int) {
     command.environment.emplace_back("CUDA_VISIBLE_DEVICES", visible_gpus_[static_cast<size_t>(place.rank)]);
     command.environment.push_back(cuda_queues(classes_.program_of(place.rank)));
   }
+  command.environment.push_back(openmp_looks());
   for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, value);
   command.inherited_fds.push_back(board_->fd());
   if (cache_.fd() >= 0) {
