@@ -1,4 +1,11 @@
-// Searches for the cuts of all layers with the least sum of kernels and redistributions.
+// Searches for the cuts of all layers with the least sum of kernels and redistributions. This is an assignment problem
+// (engine/solver):
+//
+//   variable   a set of layers with equal cuts (the same layer of all blocks), or of units that finish them (units.h)
+//   value      a candidate: one assignment of mesh axes to the factors of such a layer
+//   cost       a table per unit for its kernels and memory, and a table per tensor for its redistributions
+//
+// A setting is a choice of values for some variables.
 #include "engine/search/cuts/cut_search.h"
 
 #include <fmt/format.h>
@@ -22,7 +29,7 @@ namespace {
 /// With CutAim::least_redistribution, seconds of kernels and of gradient sums are multiplied by this small weight, so
 /// that they only decide between cuts with equal redistribution.
 constexpr double kBesideRedistribution = 1e-4;
-/// A tensor between units that may have more settings together is priced by pairs of them.
+/// If the units that make and read a tensor have more settings than this, its cost is estimated by pairs of units.
 constexpr size_t kMostSettings = 512;
 
 /// least_cuts looks at no more than this many assignments for each of the cuts that it should find.
@@ -69,6 +76,7 @@ class CutSearch {
     }
   }
 
+  /// Adds the cost tables of all units and tensors.
   void add_tables(double seconds_per_byte, const BytesPerWeight& bytes) {
     for (const CutCandidates& candidates : candidates_) {
       std::vector<Traffic::Coded>& coded = coded_.emplace_back();
@@ -136,6 +144,7 @@ class CutSearch {
     return all;
   }
 
+  /// Returns for each variable all other candidates while the other variables keep their values, the cheapest first.
   std::vector<CutAlternative> others(const std::vector<FactorAxes>& of_unit) {
     const std::vector<int> setting = setting_of(of_unit);
     const std::vector<std::vector<double>> sums = sums_of_changes(setting);
