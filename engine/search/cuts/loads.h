@@ -90,11 +90,11 @@ class StepSum {
   const WeightBytes& bytes_;
   const Machine& machine_;
   std::vector<bool> recomputed_;  ///< by layer
-  /// By parts, and how weights are gathered: 0: not, 1: from all ranks, 2: within a host.
+  /// Key: number of virtual stages, and how weights are gathered (0: not at all, 1: from all ranks, 2: within a host).
   std::map<std::pair<int, int>, Placed> placed_;
-  /// By the level of optimizer_shard and whether it is within a host.
+  /// Key: level of optimizer_shard, and whether it is within a host.
   std::map<std::pair<int, bool>, Shares> shares_;
-  /// By stages, chunks, and the level of optimizer_shard and whether it is within a host.
+  /// Key: stages, chunks, level of optimizer_shard, and whether it is within a host.
   std::map<std::tuple<int, int, int, bool>, std::vector<Stage>> stages_;
 };
 
