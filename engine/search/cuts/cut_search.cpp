@@ -278,8 +278,8 @@ class CutSearch {
     std::vector<double> by_class;
   };
 
-  /// Also prices a tensor within one unit, which may be produced as a partial sum and read as a whole. Equal tensors,
-  /// such as those at the same position in repeated blocks, are priced once.
+  /// Adds the cost tables of a tensor, also of a tensor within one unit, which may be produced as a partial sum and
+  /// read as a whole. Equal tensors, such as those at the same position in repeated blocks, are priced once.
   void add_tensor(TensorId tensor) {
     const std::vector<int> units = traffic_.units_of(tensor);
     if (units.empty()) return;
@@ -385,8 +385,8 @@ class CutSearch {
     return setting;
   }
 
-  /// By variable and value: the sum of the tables that have the variable, with this value and all others as in the
-  /// setting.
+  /// Returns for each variable and each of its values the sum of all tables that contain the variable. The variable has
+  /// this value, and all other variables have their values of `setting`.
   std::vector<std::vector<double>> sums_of_changes(const std::vector<int>& setting) const {
     std::vector<std::vector<double>> sums;
     for (const CutCandidates& candidates : candidates_) sums.emplace_back(candidates.size(), 0);
