@@ -214,7 +214,7 @@ std::string to_string(const Plan& plan, const Graph& graph);
 ///   interleaved_1f1b, 2 chunks:   F0.0 F1.0 F0.1 F1.1 B0.1 B1.1 …    stage 0 of 2: chunks take turns
 ///   zero_bubble, stage 0 of 2:    F0 F1 B0 W0 F2 B1 W1 …             stage 1 of 2: F0 B0 F1 B1 W0 F2 B2 W1 …
 ///
-/// Without backward (forward-only jobs) only the forward tasks, in the same order.
+/// Forward-only jobs (Pipeline without backward) have only the forward tasks, in the same order.
 std::vector<Task> stage_tasks(const Pipeline& pipeline, int stage);
 
 /// "F0", or with chunks "F0.1".

@@ -56,6 +56,7 @@ class HeadPieces {
     return 0;
   }
 
+  /// Adds a note about the chosen number of pieces, or about why the setting has no effect.
   void report(const Program& whole, const Program& pieces) {
     const std::string& name = job_.graph.tensors[prediction_].name;
     if (const int64_t rows = rows_in_pieces(pieces); rows > 0) {

@@ -76,7 +76,7 @@ bool take_trial(PlannedJob& job) {
   if (!job.search || !job.tables.empty()) return false;
   Trial& trial = job.search->tried.front().trial;
   const std::shared_ptr<const CompiledTrial> compiled = std::move(trial.compiled);
-  // With a limit that it does not fit, the head is made in pieces.
+  // If the plan exceeds the memory limit, the head will be made in pieces, so the programs of the trial cannot be used.
   if (!compiled || !trial.fits(job.spec.parallel.max_memory)) return false;
   leave_out_outdated(job.spec, job.graph);  // the plan has its notes
   job.plan = compiled->plan;

@@ -48,6 +48,7 @@ class TablePlanner {
     return def != nullptr && !table_rows_field(*def).empty();
   }
 
+  /// Adds the tables that pattern number `index` of parallel.tables names.
   void take_pattern(size_t index) {
     const std::string& pattern = spec_.parallel.tables[index];
     const std::string path = fmt::format("parallel.tables[{}]", index);

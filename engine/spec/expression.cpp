@@ -211,6 +211,7 @@ class Parser {
     throw ExpressionError{offset_ + at, "unknown name '" + name + "'", hint, name};
   }
 
+  /// Reads an integer or a decimal number.
   Constant number() {
     const size_t begin = at_;
     size_t end = at_;
@@ -322,6 +323,7 @@ class Parser {
     return value;
   }
 
+  /// Computes an operation on integers. Reports an overflow at position `at`.
   Constant of_integers(int64_t a, char op, int64_t b, size_t at) const {
     int64_t value = 0;
     switch (op) {

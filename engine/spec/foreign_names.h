@@ -39,7 +39,8 @@ std::span<const ForeignName> foreign_fields();
 std::span<const ForeignName> foreign_layers();
 std::span<const ForeignName> foreign_types();
 
-/// Null for an unknown name. A name that begins with a module ("nn.", "tf.keras.layers.") is known without it.
+/// Finds a name of another tool. Returns null for an unknown name. A name that begins with a module ("nn.",
+/// "tf.keras.layers.") is known without it.
 const ForeignName* find_foreign(NameKind kind, std::string_view name);
 /// All entries with this name, whatever their kind.
 std::vector<const ForeignName*> find_foreign(std::string_view name);

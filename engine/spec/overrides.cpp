@@ -86,6 +86,7 @@ class Walk {
     return nullptr;
   }
 
+  /// True if the field to set takes a list.
   bool takes_list() const {
     const Field* field = shorthand_field() != nullptr ? shorthand_field() : field_;
     if (field == nullptr) return false;

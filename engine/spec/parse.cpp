@@ -89,7 +89,8 @@ JobSpec parse_job(const JobText& from, const std::vector<std::string>& overrides
     throw SpecError({file, 1, 1}, "", "the job file is empty", "start from `trainctl init mlp`");
   for (const std::string& override_text : overrides) apply_override(root, override_text, problems);
   read_job(root, from, job, problems);
-  // Without its plugins a job has layers of unknown types; and nothing was read if an expression is wrong.
+  // If a plugin could not be loaded, layers have unknown types; if an expression is wrong, the job was not read at all.
+  // In both cases further checks would report only consequences.
   if (job.positions.empty() || problems.touch("plugins")) problems.throw_if_any();
   validate(job, problems);
   problems.throw_if_any();

@@ -70,6 +70,7 @@ class JobReader {
     }
   }
 
+  /// Does what needs the whole job: resolves names of layers and fills in defaults that depend on other fields.
   void finish() {
     add_metrics_of_validation(job_, problems_);
     adapters_of_documents();

@@ -88,6 +88,7 @@ std::vector<std::string> fields_of(const EntryType& type, const YamlNode& node) 
   return names;
 }
 
+/// Reads a layer: its type, its own fields and its outputs.
 void read_layer(const YamlNode& node, LayerEntry& entry, Problems& problems) {
   const YamlNode* type = node.find("type");
   if (!type || type->is_null()) {
@@ -141,6 +142,7 @@ void read_index(const YamlNode& node, LayerEntry& entry, Problems& problems) {
     entry.index = node.text;
 }
 
+/// Reads the use of a module: the module, the number of copies, and the arguments.
 void read_module_use(const YamlNode& node, LayerEntry& entry, Problems& problems) {
   refuse_unknown_keys(node, names_of(module_use_fields()), "the use of a module", entry.path, problems);
   for (const Field& field : module_use_fields()) {

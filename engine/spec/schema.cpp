@@ -32,6 +32,7 @@ Json field_schema(const Field& field, const Section* section) {
   return schema;
 }
 
+/// The schema of a mapping with these fields. `section` is the section whose defaults apply, or null.
 Json object_schema(const std::vector<Field>& fields, const Section* section, const std::string& doc) {
   Json properties = Json::object(), required = Json::array();
   for (const Field& field : fields) {

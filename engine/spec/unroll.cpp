@@ -61,6 +61,8 @@ class Unroller {
   }
 
  private:
+  /// Adds all layers of a list to the network: resolves their inputs, and expands uses of modules recursively. `depth`
+  /// is the number of enclosing modules.
   void expand(Scope& scope, size_t depth) {
     std::string before = scope.input;
     const LayerEntry* entry_before = nullptr;

@@ -94,6 +94,7 @@ class Writer {
     out_ << YAML::EndMap;
   }
 
+  /// Writes a field of a section, by its kind.
   void write(const Field& field, const void* object) {
     switch (field.kind) {
       case FieldKind::section:

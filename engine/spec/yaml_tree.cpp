@@ -279,7 +279,7 @@ class TreeBuilder : public YAML::EventHandler {
       open_.back().key_read = true;
     } else {
       YamlNode::Entry& entry = open_.back().node.entries.back();
-      // Nothing follows the colon, so the key is the best position to report.
+      // No value follows the colon, so errors about the value are reported at the key.
       if (node.is_null() && node.text.empty()) node.pos = entry.key_pos;
       entry.value = std::move(node);
       open_.back().key_read = false;

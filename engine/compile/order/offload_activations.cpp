@@ -91,7 +91,7 @@ class ActivationOffload {
     return uses;
   }
 
-  /// By name of an activation: the layer that makes it.
+  /// Maps the name of each activation to the layer that makes it.
   std::unordered_map<std::string_view, LayerId> layers_of_tensors() const {
     std::unordered_map<std::string_view, LayerId> layers;
     for (const Node& node : c_.graph.nodes)

@@ -62,6 +62,7 @@ bool has(const Axes& axes, Axis axis) { return std::find(axes.begin(), axes.end(
 
 }  // namespace
 
+/// For each dim, takes the leading axes of the layout that divide the size of its factor.
 Following follow(const Mesh& mesh, const Layer& layer, const LayerFacts& facts, const TensorRule& rule,
                  const Layout& layout) {
   Following result;

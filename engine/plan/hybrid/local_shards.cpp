@@ -1,4 +1,8 @@
 // hybrid_parallel: which shard of a tensor each rank has, and which ranks have equal values.
+//
+// The shards are inferred (traced) node by node, from the data and the parameters on. A rank may hold a block of each
+// dim of the whole tensor, or one term of a sum of which the tensor is the result (LocalShard::term). If rules and
+// collectives do not show that a rank's values are such a shard, the shard is kUntraced.
 #include "engine/plan/hybrid/local_shards.h"
 
 #include <fmt/format.h>
@@ -20,7 +24,7 @@ LocalShard whole_shard(size_t ndim) { return {true, std::vector<Block>(ndim), {}
 
 const LocalShard kUntraced{false, {}, {}};
 
-/// The block that consists of `count` consecutive ones, beginning with this one.
+/// Joins consecutive blocks to the larger block that they form; nullopt if they do not form a block.
 std::optional<Block> joined(const std::vector<Block>& blocks) {
   const auto count = static_cast<int64_t>(blocks.size());
   const Block& first = blocks.front();

@@ -20,6 +20,7 @@ extern const OpDef split_op;
 
 namespace {
 
+/// For each byte that recompute saves in a region, at most 1 / kSavedPerKeptByte bytes of results are kept.
 constexpr int64_t kSavedPerKeptByte = 3;
 constexpr std::string_view kKeeps = "recompute keeps the result of", kRepeats = "recompute repeats";
 
@@ -83,6 +84,7 @@ class KeptResults {
     return output_layout(graph_, plan_, node, static_cast<int>(output));
   }
 
+  /// Joins the layers of each region (union-find): a recomputed layer and the recomputed layers whose outputs it reads.
   void find_regions() {
     parent_.resize(graph_.layers.size());
     std::iota(parent_.begin(), parent_.end(), 0);
@@ -100,6 +102,7 @@ class KeptResults {
   }
   int region_of(TensorId tensor) { return root(maker(tensor).layer); }
 
+  /// Describes the tensor in `layout`: the redistribution that computes it, its seconds, and its bytes per rank.
   Result result(TensorId tensor, Layout layout) const {
     const Tensor& t = graph_.tensors[tensor];
     Result r{.tensor = tensor, .layout = std::move(layout)};

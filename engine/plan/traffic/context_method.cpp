@@ -81,7 +81,9 @@ class MethodCosts {
 
   double copies(int64_t bytes) const { return cost_.copy_seconds(bytes); }
 
-  // Bytes that are read and written besides the transfers: pieces of rows are split, joined, reordered and added.
+  // Seconds of the method gather: keys and values are gathered in the forward and in the backward pass, and their
+  // gradients are reduced. With balanced rows, pieces of rows are also split, joined, reordered and added: the numbers
+  // in copies() and before `launch` count how often these kernels touch each byte, and how many kernels there are.
   double gather(const Exchange& e) const {
     const int64_t whole = e.kv_bytes * ways_, rows = e.q_bytes + e.out_bytes;
     return 2 * call(Collective::all_gather, whole) + call(Collective::reduce_scatter, whole) + imbalance(e) +
@@ -89,11 +91,16 @@ class MethodCosts {
                                 20 * e.groups * cost_.machine().launch.value
                           : 0);
   }
+  // Seconds of the method ulysses: q, k, v and the output pass through an all_to_all in the forward pass, and their
+  // gradients in the backward pass. Balanced rows are also reordered, by 12 kernels that touch each byte 6 times in
+  // total.
   double ulysses(const Exchange& e) const {
     const int64_t all = e.q_bytes + e.kv_bytes + e.out_bytes;
     return 2 * call(Collective::all_to_all, e.q_bytes + e.kv_bytes) + 2 * call(Collective::all_to_all, e.out_bytes) +
            (e.is_balanced ? copies(6 * all) + 12 * cost_.machine().launch.value : 0);
   }
+  // Seconds of the method ring: transfers that kernels do not hide, the starts of additional kernels in each step, and
+  // the bytes that these kernels touch.
   double ring(const Exchange& e) const {
     const Machine& machine = cost_.machine();
     std::vector<int> ranks = mesh_.group(0, axes_.context);

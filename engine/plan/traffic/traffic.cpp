@@ -224,7 +224,7 @@ void Traffic::add_tensor(const Graph& graph, TensorId id, const std::vector<Node
   const auto shape = std::find(shapes_.begin(), shapes_.end(), std::pair{tensor.shape, tensor.dtype});
   uses.shape_class = static_cast<uint64_t>(shape - shapes_.begin());
   if (shape == shapes_.end()) shapes_.emplace_back(tensor.shape, tensor.dtype);
-  // A rank loads any part of the data set's tensors locally.
+  // Each rank loads the part of a data set tensor that it needs, so these tensors are never redistributed.
   if (tensor.kind == TensorKind::input) return;
   const bool kept = tensor.kind == TensorKind::parameter || tensor.kind == TensorKind::state;
   if (tensor.producer >= 0) uses.sources.push_back(made_by(graph, id));
@@ -233,7 +233,7 @@ void Traffic::add_tensor(const Graph& graph, TensorId id, const std::vector<Node
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.inputs[i] != id) continue;
       Use use{units_.of_node[n], cut_factors(node.rule.inputs[i], graph.layers[node.layer].factors), {}, kept};
-      if (uses.sources.empty() && kept) uses.sources.push_back(use);  // the first layer decides a variable's layout
+      if (uses.sources.empty() && kept) uses.sources.push_back(use);  // its first reader decides its layout
       if (std::find(uses.targets.begin(), uses.targets.end(), use) == uses.targets.end()) uses.targets.push_back(use);
     }
   }

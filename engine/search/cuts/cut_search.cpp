@@ -1,4 +1,11 @@
-// Searches for the cuts of all layers with the least sum of kernels and redistributions.
+// Searches for the cuts of all layers with the least sum of kernels and redistributions. This is an assignment problem
+// (engine/solver):
+//
+//   variable   a set of layers with equal cuts (the same layer of all blocks), or of units that finish them (units.h)
+//   value      a candidate: one assignment of mesh axes to the factors of such a layer
+//   cost       a table per unit for its kernels and memory, and a table per tensor for its redistributions
+//
+// A setting is a choice of values for some variables.
 #include "engine/search/cuts/cut_search.h"
 
 #include <fmt/format.h>
@@ -22,7 +29,7 @@ namespace {
 /// With CutAim::least_redistribution, seconds of kernels and of gradient sums are multiplied by this small weight, so
 /// that they only decide between cuts with equal redistribution.
 constexpr double kBesideRedistribution = 1e-4;
-/// A tensor between units that may have more settings together is priced by pairs of them.
+/// If the units that make and read a tensor have more settings than this, its cost is estimated by pairs of units.
 constexpr size_t kMostSettings = 512;
 
 /// least_cuts looks at no more than this many assignments for each of the cuts that it should find.
@@ -69,6 +76,7 @@ class CutSearch {
     }
   }
 
+  /// Adds the cost tables of all units and tensors.
   void add_tables(double seconds_per_byte, const BytesPerWeight& bytes) {
     for (const CutCandidates& candidates : candidates_) {
       std::vector<Traffic::Coded>& coded = coded_.emplace_back();
@@ -136,6 +144,7 @@ class CutSearch {
     return all;
   }
 
+  /// Returns for each variable all other candidates while the other variables keep their values, the cheapest first.
   std::vector<CutAlternative> others(const std::vector<FactorAxes>& of_unit) {
     const std::vector<int> setting = setting_of(of_unit);
     const std::vector<std::vector<double>> sums = sums_of_changes(setting);
@@ -269,8 +278,8 @@ class CutSearch {
     std::vector<double> by_class;
   };
 
-  /// Also prices a tensor within one unit, which may be produced as a partial sum and read as a whole. Equal tensors,
-  /// such as those at the same position in repeated blocks, are priced once.
+  /// Adds the cost tables of a tensor, also of a tensor within one unit, which may be produced as a partial sum and
+  /// read as a whole. Equal tensors, such as those at the same position in repeated blocks, are priced once.
   void add_tensor(TensorId tensor) {
     const std::vector<int> units = traffic_.units_of(tensor);
     if (units.empty()) return;
@@ -376,8 +385,8 @@ class CutSearch {
     return setting;
   }
 
-  /// By variable and value: the sum of the tables that have the variable, with this value and all others as in the
-  /// setting.
+  /// Returns for each variable and each of its values the sum of all tables that contain the variable. The variable has
+  /// this value, and all other variables have their values of `setting`.
   std::vector<std::vector<double>> sums_of_changes(const std::vector<int>& setting) const {
     std::vector<std::vector<double>> sums;
     for (const CutCandidates& candidates : candidates_) sums.emplace_back(candidates.size(), 0);
