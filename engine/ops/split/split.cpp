@@ -87,8 +87,7 @@ std::vector<TensorInfo> infer_concat(Infos in, const Attrs& attrs) {
 /// Letters of the sharding rule. The dims of the whole and of its parts share a letter, whose size is the greatest
 /// common divisor of their sizes; each size has another letter for the rest, which cannot be cut.
 struct PartLetters {
-  /// Letters of all dims; the letter of the dim that may be sharded; the letters that may not.
-  std::string dims, common, rest;
+  std::string dims, common, rest;  ///< letters: of all dims; of the one that may be sharded; of those that may not
   int64_t divisor;
   std::map<int64_t, std::string> of_size;
   size_t dim;

@@ -94,7 +94,7 @@ class CpuExecutor final : public Executor {
   const InputLayout inputs_;
   Communicator& comm_;
   ExecutorOptions options_;
-  /// Host_: the buffers that a GPU would keep in the memory of its host (kHostOffset).
+  /// `host_` has the buffers that a GPU would keep in the memory of its host (kHostOffset).
   std::unique_ptr<Pages> pages_, host_;
   std::span<std::byte> arena_;
   std::vector<int> groups_;
