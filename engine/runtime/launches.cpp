@@ -10,7 +10,8 @@
 namespace trainctl {
 namespace {
 
-/// Kernels choose vector widths by the alignment of their operands.
+/// The largest alignment in bytes that matters: kernels choose the width of their accesses by the alignment of
+/// operands.
 constexpr int64_t kWidestAccess = 256;
 
 void append_number(std::string& key, int64_t number) { key.append(std::to_string(number)).push_back(' '); }

@@ -341,7 +341,8 @@ size_t fastest_of(const ConvProblem& problem, const std::vector<Candidate>& cand
       }
     };
     float time = trial.milliseconds(once, 1);
-    const bool hopeless = time < 0 || (best >= 0 && time > 2 * best + 0.05f);  // some engines take 100 times as long as the best
+    // Some engines take 100 times as long as the best.
+    const bool hopeless = time < 0 || (best >= 0 && time > 2 * best + 0.05f);
     if (!hopeless && runs > 1) time = trial.milliseconds(once, runs);
     if (time >= 0 && (best < 0 || time < best)) best = time;
     return time;

@@ -7,7 +7,8 @@
 
 #include "engine/base/error.h"
 
-extern "C" void omp_set_num_threads(int threads);  // a function of libgomp, which oneDNN uses; it sets the number for the calling thread
+// A function of libgomp, which oneDNN uses; it sets the number for the calling thread.
+extern "C" void omp_set_num_threads(int threads);
 
 namespace trainctl::cpu {
 namespace {

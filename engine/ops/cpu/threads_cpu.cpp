@@ -77,7 +77,8 @@ class Workers {
       const int part = static_cast<int>(workers_.size()) + 1;
       auto worker = std::make_unique<Worker>();
       worker->thread = std::thread([this, part, &mine = *worker] { work(part, mine.round); });
-      workers_.push_back(std::move(worker));  // added only now: a worker whose thread could not start is not in the list
+      // Added only now: a worker whose thread could not start is not in the list.
+      workers_.push_back(std::move(worker));
     }
   }
 

@@ -22,7 +22,8 @@ namespace {
 
 namespace fe = cudnn_frontend;
 
-constexpr size_t kOldest = 91501;  // 9.15.1: in older versions attention is wrong at lengths other than multiples of 128
+// 9.15.1: in older versions attention is wrong at lengths other than multiples of 128.
+constexpr size_t kOldest = 91501;
 
 std::string in_words(size_t version) {
   return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +

@@ -12,7 +12,8 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kBlock = 512;  ///< elements per block; the values of the stack and of the names then take 12 KiB, less than the L1 cache
+/// Elements per block; the values of the stack and of the names then take 12 KiB, less than the L1 cache.
+constexpr int64_t kBlock = 512;
 
 cpu::Span1 span_of_one(ElementwiseOp op) {
   switch (op) {

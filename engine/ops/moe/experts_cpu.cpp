@@ -66,7 +66,8 @@ struct ExpertRows {
       row = is_here(ids[p]) ? starts[static_cast<size_t>(ids[p] - size.first)]++ : -1;
       if (row >= 0) pair_of[static_cast<size_t>(row)] = p;
     }
-    std::rotate(starts.rbegin(), starts.rbegin() + 1, starts.rend());  // while rows were placed, each start has advanced to the start of the next expert
+    // While rows were placed, each start has advanced to the start of the next expert.
+    std::rotate(starts.rbegin(), starts.rbegin() + 1, starts.rend());
     starts[0] = 0;
     tasks.clear();
     for (int64_t e = 0; e < size.experts; ++e)
@@ -82,7 +83,8 @@ struct ExpertRows {
 
 float sigmoid_of(float x) { return 1.0f / (1.0f + cpu::exp(-x)); }
 
-constexpr float kGeluRoot = 0.7978845608028654f, kGeluCube = 0.044715f;  // sqrt(2 / pi) and the cubic coefficient of the tanh approximation of gelu
+// Constants of the tanh approximation of gelu: sqrt(2 / pi) and the coefficient of the cubic term.
+constexpr float kGeluRoot = 0.7978845608028654f, kGeluCube = 0.044715f;
 
 /// act(x) and the slope of act at x.
 template <ExpertActivation activation>

@@ -37,7 +37,8 @@ int largest_of(const float* values, const bool* taken, int n) {
 
 /// The memory of one thread.
 struct RouteBuffers {
-  std::vector<float> scores, groups, ranks;  ///< ranks: scores plus the bias, by which the experts are ranked and chosen
+  /// `ranks` are the scores plus the bias, by which the experts are chosen.
+  std::vector<float> scores, groups, ranks;
   std::unique_ptr<bool[]> taken, group_taken;
 
   explicit RouteBuffers(const Routing& r)

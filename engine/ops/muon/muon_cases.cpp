@@ -78,7 +78,8 @@ std::vector<KernelCase> muon_kernels() {
     int64_t work = 0;
     for (const WholeParameter& p : parameters) work = std::max(work, MuonSpace(p).end);
     for (const OptimizerCall& each : optimizer_calls()) {
-      if (each.n != 7) continue;  // of the cases of all optimizers only the options are used; the sizes are those of the matrices above
+      // One size is enough: only the options of these cases are used, with the sizes of the matrices above.
+      if (each.n != 7) continue;
       OptimizerCall of = each;
       of.n = n;
       const Attrs attrs{{"momentum", 0.95},

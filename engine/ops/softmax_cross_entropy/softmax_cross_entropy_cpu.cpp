@@ -37,7 +37,8 @@ struct Mean {
 };
 
 constexpr int64_t kLossRows = 16;   ///< rows per block
-constexpr int64_t kFewClasses = 8;  ///< up to this many, the loops are vectorized over rows, since the classes do not fill a vector
+/// Up to this many, the loops are vectorized over rows, since the classes do not fill a vector.
+constexpr int64_t kFewClasses = 8;
 
 /// Loops over the rows of the logits on several threads, with sums that do not depend on the number of threads.
 class LogitRows {
