@@ -92,7 +92,7 @@ struct RankBucket {
   BufferId read() const { return compute >= 0 ? compute : weights; }
   DType read_type() const { return compute >= 0 ? compute_type : DType::f32; }
   DType gathered_type() const { return rounded_by_gathers ? compute_type : read_type(); }
-  /// Same as Bucket::weights_are_cut, which needs buffer offsets.
+  /// Returns the same as Bucket::weights_are_cut, which can be called only when buffers have offsets.
   bool weights_are_cut() const { return level == 3 || (level > 0 && compute >= 0); }
 };
 

@@ -130,7 +130,8 @@ Decoder decode_sequence(const JsonPart& part) {
   };
 }
 
-/// Bytes of the sequence at the front of `text`, which is not UTF-8, that Rust replaces by one U+FFFD.
+/// The number of invalid bytes at the front of `text` that Rust replaces by one U+FFFD. `text` does not begin with
+/// valid UTF-8.
 size_t broken_bytes(std::string_view text) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0; };
   const unsigned first = byte(0), second = byte(1);

@@ -15,7 +15,7 @@ namespace {
 
 using namespace char_class;
 
-/// Calls `write(to, character)` for each character.
+/// Rewrites the text: calls `write(to, character)` for each character, which appends what takes its place.
 template <class Write>
 void rewrite(NormalizedText& text, Write write) {
   std::string result;

@@ -89,7 +89,7 @@ void read_bert(const JsonPart&, PreTokenizers& to) {
   to.steps.push_back(splitting(cut_by(is_punctuation), SplitBehavior::isolated));
 }
 
-/// \w+|[^\w\s]+
+/// The pre-tokenizer Whitespace: its pieces are the matches of \w+|[^\w\s]+.
 void read_whitespace(const JsonPart&, PreTokenizers& to) {
   to.steps.push_back(splitting(cut_by(is_space), SplitBehavior::removed));
   to.steps.push_back(splitting(cut_by([](char32_t c) { return is_char(c, kWord); }), SplitBehavior::contiguous));

@@ -67,7 +67,8 @@ class HeadSearch {
     head_.inner = {c.code[product].outputs[0]};
   }
 
-  /// Empty if some instruction needs the whole prediction or its whole gradient at once.
+  /// Finds the instructions of the head. Returns nullopt if some instruction needs the whole prediction or its whole
+  /// gradient at once.
   std::optional<Head> find() {
     const size_t product = head_.members[0];
     if (!is_row_by_row(c_.code[product]) || c_.code[product].code.outputs[0].accumulate) return std::nullopt;

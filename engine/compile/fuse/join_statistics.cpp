@@ -120,6 +120,9 @@ class JoinStatistics {
     return operand;
   }
 
+  /// Rewrites the four instructions at these indices (mean, its all_reduce, variance, its all_reduce) as three: one
+  /// kernel for mean and variance of this rank's rows, an all_gather over `parts` ranks, and a kernel that merges the
+  /// moments.
   void join(size_t first, size_t sum, size_t second, size_t other_sum, int64_t parts) {
     VirtualInstruction &moments = c_.code[first], &gather = c_.code[sum], &merge = c_.code[second];
     const Operand mean = gather.code.outputs[0], var = c_.code[other_sum].code.outputs[0];

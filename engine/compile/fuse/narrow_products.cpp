@@ -65,6 +65,8 @@ class Narrowing {
     if (c.plan.numerics.fp8->recipe == Fp8Recipe::delayed && c.trains()) note_states();
   }
 
+  /// Finds all products in 8 bits and the values that they read. Then rewrites the list: each value is rounded before
+  /// its first reader, and each product becomes matmul_fp8.
   void run() {
     for (size_t i = 0; i < c_.code.size(); ++i) {
       find_product(i);

@@ -122,6 +122,8 @@ class KeyRing : public KeyExchange {
     keep(1, logs);
   }
 
+  /// Emits the forward pass of a ring that is not balanced. A rank emits only the calls for pairs of pieces that it
+  /// sees.
   void uneven_forward(const Queries& all, const KeyBlock& mine, const std::vector<View>& whole_mask,
                       const std::vector<View>& outs, const std::vector<View>& all_logs) {
     std::vector<Sum> sums(pieces());

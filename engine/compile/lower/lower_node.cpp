@@ -114,6 +114,7 @@ class NodeLowering {
     return form() && form()->has_input(i) ? Format::channels_last : Format::declared;
   }
 
+  /// Emits the kernel or collective of the node on these inputs, and keeps its outputs for later readers.
   void run(std::vector<View> inputs) {
     const KernelDef* kernel = &op_.kernel;
     if (!inner_axes(l_.c.graph, l_.c.plan, node_).empty()) {

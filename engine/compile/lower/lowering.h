@@ -112,7 +112,7 @@ struct Lowering {
   std::vector<std::vector<std::pair<NodeId, View>>> statistics;
 
   std::set<NodeId> begun_exchanges;  ///< nodes of experts that have begun in this task and are not finished
-  /// By slot, and by the output of the experts that only their gradient reads.
+  /// Key: slot, and the output of the experts that only their gradient reads, which identifies the layer.
   std::map<std::pair<size_t, TensorId>, SentTokens> sent_tokens;
 
   std::vector<Transfer> transfers;                    ///< transfers between all stages
@@ -200,8 +200,8 @@ void lower_node(Lowering& l, NodeId node);
 void lower_layer_collective(Lowering& l, const Node& node, const View& input, const View& output);
 
 // split_backward.cpp
-/// By node: the task that runs it. If the schedule splits the backward pass, nodes whose outputs end in gradients of
-/// their own layer's parameters belong to weight_gradients.
+/// Returns for each node the kind of task that runs it. If the schedule splits the backward pass, nodes whose outputs
+/// end in gradients of their own layer's parameters belong to weight_gradients.
 std::vector<TaskKind> tasks_of_nodes(const Graph& graph, const Plan& plan);
 
 // pipeline.cpp
@@ -227,9 +227,9 @@ View gathered_weights(Lowering& l, int bucket);
 View own_shard(const Lowering& l, int bucket, const Bucket::Piece& piece, BufferId range, std::string name, DType type);
 /// An all_gather's operands: this rank's shard of a piece as kernels read it, and the whole piece.
 std::pair<View, View> shard_and_whole(const Lowering& l, int bucket, const Bucket::Piece& piece);
-/// Call at the first use of a bucket's weights in a step, with the layer that uses them. Levels 1 and 2: if nothing
-/// reads them earlier, they are gathered here, during the forward pass, instead of after their update. Not for the
-/// first layer, whose gather nothing would hide.
+/// Called at the first use of a bucket's weights in a step, with the layer that uses them. At levels 1 and 2, gathers
+/// the weights here, during the forward pass, instead of after their update, if nothing reads them earlier. Does
+/// nothing for the first layer, whose gather no kernel would overlap.
 void gather_in_forward(Lowering& l, int bucket, LayerId layer);
 
 // average_states.cpp

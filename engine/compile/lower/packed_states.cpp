@@ -93,6 +93,8 @@ bool has_whole_blocks(const Layout& layout, const Mesh& mesh, const Shape& shape
   return !is_cut || num_elements(layout.local_shape(mesh, shape)) % kStateBlock == 0;
 }
 
+/// Records for each parameter and state two tensors: the codes and the scales of this rank's part. Offsets and sizes
+/// are divided by the number of elements that a code word or a scale covers.
 void record_codes(Compiler& c, const BucketPlan& plan, const Bucket& bucket, const RankBucket& buffers,
                   const std::vector<std::string>& states) {
   const auto [begin, end] = own_range(bucket);

@@ -91,7 +91,7 @@ class ActivationOffload {
     return uses;
   }
 
-  /// By name of an activation: the layer that makes it.
+  /// Maps the name of each activation to the layer that makes it.
   std::unordered_map<std::string_view, LayerId> layers_of_tensors() const {
     std::unordered_map<std::string_view, LayerId> layers;
     for (const Node& node : c_.graph.nodes)
@@ -107,6 +107,8 @@ class ActivationOffload {
     return machine.kind == DeviceKind::cpu || seconds_of(bytes) >= machine.launch.value;
   }
 
+  /// Finds the activations to offload: large ones of layers with LayerPlan::offload, whose next use after the forward
+  /// pass comes later.
   void find_waiting() {
     const std::vector<ActivationUses> uses = uses_of_buffers();
     const std::unordered_map<std::string_view, LayerId> layers = layers_of_tensors();

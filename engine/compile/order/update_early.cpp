@@ -41,7 +41,7 @@ std::vector<size_t> find_updates(const Compiler& c) {
   return updates;
 }
 
-/// By buffer: the instructions that name it, in order.
+/// For each buffer, the instructions that read or write it, in order.
 using UsersOfBuffers = std::vector<std::vector<size_t>>;
 
 UsersOfBuffers find_users_of_buffers(const Compiler& c) {

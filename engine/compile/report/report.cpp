@@ -221,7 +221,7 @@ Json validation_rows(const RankClasses& validation) {
   return rows;
 }
 
-/// Null if the sizes of the plan do not form a product.
+/// Describes the plan as data x tensor x context x pipeline parallelism. Null if the plan is no such product.
 static Json sizes_json(const Graph& graph, const Plan& plan) {
   const std::optional<ParallelSizes> sizes = parallel_sizes(graph, plan);
   if (!sizes) return nullptr;

@@ -41,6 +41,7 @@ class Contents {
     hold_gradient_padding();
   }
 
+  /// Steps through the instructions: checks what each reads, then records what it writes.
   void verify() {
     for (int i = 0; i < static_cast<int>(p_.instructions.size()); ++i) {
       const Instruction& code = p_.instructions[i];
@@ -114,6 +115,8 @@ class Contents {
                        [at](const Region& r) { return r.begin <= at && at < r.end; });
   }
 
+  /// Checks one read: all bytes must have been written, and must hold the tensor and micro-batch that the operand
+  /// names.
   void read(int i, const Instruction& code, const MemoryAccess& access) {
     const bool by_name = code.opcode != Opcode::print && !is_persistent(access.begin());
     const int name = by_name ? id_of(*access.operand) : -1;

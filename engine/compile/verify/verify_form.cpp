@@ -25,6 +25,7 @@ class Form {
     for (const Bucket& b : p_.buckets) bucket_names_.insert(b.name);
   }
 
+  /// Checks the arena, then all operands, waits, collectives, messages and launches.
   void verify() {
     arena();
     for (index_ = 0; index_ < static_cast<int>(p_.instructions.size()); ++index_) {
@@ -42,6 +43,8 @@ class Form {
   }
 
  private:
+  /// Checks the program's groups, that Memory adds up to the size of the arena, and that its persistent ranges do not
+  /// overlap.
   void arena() {
     index_ = -1;
     for (const std::vector<int>& ranks : p_.groups) {
@@ -92,6 +95,7 @@ class Form {
     fault(i.name + ": operand " + a.tensor + " overlaps " + b.tensor + " of the same launch");
   }
 
+  /// Checks that an operand lies inside the arena and, if it touches a persistent range, inside this range.
   void place(const Instruction& i, const Operand& operand) {
     const int64_t begin = operand.offset, end = begin + operand.bytes();
     const auto what = [&] { return i.name + ": operand " + operand.tensor + " " + range_text(begin, end); };
@@ -147,6 +151,7 @@ class Form {
     return after != regions_.end() && after->begin < end ? &*after : nullptr;
   }
 
+  /// Checks the group of a collective, and that its operands have the types and sizes that the collective requires.
   void collective(const Instruction& i) {
     if (i.group < 0 || i.group >= static_cast<int>(p_.groups.size()))
       return fault(i.name + " names group " + std::to_string(i.group) + " of " + std::to_string(p_.groups.size()));

@@ -67,6 +67,7 @@ class Progress {
     }
   }
 
+  /// Lets all lanes advance until none can. Reports each lane that has not reached its end as a deadlock.
   void run(Faults& faults) {
     for (bool moved = true; moved;) {
       moved = false;
@@ -155,6 +156,7 @@ class Progress {
     return "rank " + std::to_string(rank) + " (which has finished)";
   }
 
+  /// Describes what the next instruction of a blocked lane waits for.
   std::string stuck(const Lane& lane) {
     const size_t c = lane.of_class;
     const Instruction& now = code(c, lane.head());

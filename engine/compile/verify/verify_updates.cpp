@@ -257,6 +257,7 @@ class BucketUpdates {
       fault(i.name + " does not write exactly the local shard of the bf16 copy of " + b_.name);
   }
 
+  /// Checks an optimizer step: it comes once, after all sums, and reads and writes exactly this rank's shard.
   void update(const Instruction& i) {
     if (b_.gradients_offset < 0) return fault(i.name + " updates " + b_.name + ", which has no gradients");
     if (++updates_ > 1) fault(i.name + ": " + b_.name + " is updated twice in one step");

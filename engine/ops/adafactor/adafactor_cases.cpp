@@ -30,7 +30,7 @@ struct Parameter {
     offset.assign(at + 2 * n, at + 3 * n);
   }
   size_t cols() const { return static_cast<size_t>(global.back()); }
-  size_t rows() const { return static_cast<size_t>(num_elements(global)) / cols(); }  // of all matrices
+  size_t rows() const { return static_cast<size_t>(num_elements(global)) / cols(); }  // rows of all matrices together
   size_t rows_of_matrix() const { return ndim < 2 ? 1 : static_cast<size_t>(global[ndim - 2]); }
   size_t matrices() const { return rows() / rows_of_matrix(); }
   size_t states() const { return ndim < 2 ? 0 : rows() + matrices() * cols(); }
@@ -57,7 +57,7 @@ void for_each_element(const Attrs& attrs, size_t n, const std::function<void(con
     }
 }
 
-/// A gradient as the kernels use it: clipped by norm or by value, and of the unscaled loss.
+/// The gradient that the kernels use: the loss scale is divided out, then it is clipped by norm or by value.
 double used_gradient(const NaiveCall& call, double g) {
   const double inverse = call.attrs.flag("unscale") ? 1.0 / call.scalars.loss_scale : 1.0;
   const double value = call.attrs.number("clip_value", 0.0), norm = call.attrs.number("clip_norm");
@@ -185,7 +185,7 @@ struct Range {
   int64_t first, n;
 };
 
-/// A whole matrix and a part of one; parts of several matrices; vectors.
+/// The ranges of parameters to test: a whole matrix, a part of one matrix, parts of several matrices, and vectors.
 std::vector<Range> ranges() {
   return {{{{0, 0, 2, 5, 7, 5, 7, 0, 0}, {35, 0, 2, 3, 4, 6, 8, 3, 4}}, 10, 30},
           {{{0, 0, 4, 2, 2, 2, 3, 4, 2, 2, 3, 2, 0, 0, 0}}, 0, 24},

@@ -95,7 +95,8 @@ Cost cached_attention_cost(Infos in, Infos out, const Attrs& attrs) {
   return cost;
 }
 
-/// For each part of the keys of a row of queries: the largest score, the sum of exponentials, and the sum of values.
+/// Scratch memory in bytes: for each row of queries and each part of its keys, the largest score, the sum of
+/// exponentials, and the weighted sum of values.
 int64_t scratch_of_parts(const std::vector<Shape>& inputs, const std::vector<Shape>& outputs) {
   const Shape& out = outputs[0];
   return key_parts_bytes(num_elements(out), out[0] * out[1] * out[2], inputs[0][1]);

@@ -139,7 +139,7 @@ TensorId emit_conv_transpose1d(LayerContext& layer) {
   const Init init = linear_init(channels / groups * kernel);
   const TensorId w = layer.weight({in[1], channels / groups, 1, kernel}, init);
   TensorId x = layer.inputs[0];
-  if (groups > 1) {  // so that the groups can be cut
+  if (groups > 1) {  // the groups become a dim of their own, so that they can be sharded
     attrs.set("groups", groups);
     x = b.emit("reshape", {x}, {{"shape", Shape{in[0], groups, in[1] / groups, 1, in[2]}}}, "groups")[0];
   }

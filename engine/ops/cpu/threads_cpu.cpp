@@ -18,7 +18,8 @@ namespace {
 
 using Time = std::chrono::microseconds;
 constexpr Time kLeastLook{20};
-/// Longer than the kernels that run on one thread, and than threads with equal parts differ.
+/// The longest time for which a thread looks before it sleeps. It is longer than kernels that run on one thread take,
+/// and longer than threads with equal parts differ.
 constexpr Time kMostLook{500};
 
 /// The processors on which this thread may run, or 1 if there are too many to ask for.
@@ -33,8 +34,8 @@ inline void pause() {
 #endif
 }
 
-/// How long a thread looks before it sleeps: shorter after it looked in vain, as where other programs use the
-/// processors.
+/// Waits for a value to change by looking at it before sleeping. The time for which it looks becomes shorter each time
+/// the thread looked in vain, for example because other programs use the processors.
 class Look {
  public:
   /// Returns when `value` is no longer `old`.
@@ -76,7 +77,8 @@ class Workers {
       const int part = static_cast<int>(workers_.size()) + 1;
       auto worker = std::make_unique<Worker>();
       worker->thread = std::thread([this, part, &mine = *worker] { work(part, mine.round); });
-      workers_.push_back(std::move(worker));  // a worker whose thread could not start is not one
+      // Added only now: a worker whose thread could not start is not in the list.
+      workers_.push_back(std::move(worker));
     }
   }
 
@@ -115,7 +117,7 @@ class Workers {
 
   std::vector<std::unique_ptr<Worker>> workers_;
   std::atomic<Time> most_look_{kLeastLook};
-  Look look_;  // the caller's
+  Look look_;  // of the calling thread
   std::atomic<int> pending_ = 0;
   std::atomic<bool> stop_ = false;
   void (*body_)(const void*, int) = nullptr;  // these two are written before a round begins

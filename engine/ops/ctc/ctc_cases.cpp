@@ -8,7 +8,8 @@ namespace {
 
 using namespace naive;
 
-/// -log of the sum of the probabilities of all paths, by the classes that they emit: no states, no logarithms.
+/// The loss by its definition: -log of the sum of the probabilities of all sequences of classes that reduce to the
+/// label. It uses neither the states of the lattice nor sums of logarithms.
 double ctc_row_loss(const Tensor64& logits, const std::vector<int64_t>& label, int64_t row, int64_t steps,
                     int64_t blank) {
   const int64_t classes = logits.shape[2];
@@ -78,7 +79,7 @@ Attrs ctc_attrs(int64_t blank, bool by_length = true, bool steps = false, bool c
   return attrs;
 }
 
-/// Lengths, empty labels, labels that no path emits, and types.
+/// Cases with lengths of inputs and labels, empty labels, labels that no path emits, and several types.
 std::vector<KernelCase> ctc_kernels() {
   using Fill = CaseOperand::Fill;
   std::vector<KernelCase> calls;

@@ -49,7 +49,7 @@ KernelExample distillation_example(const char* what) {
           .below = columns_of_first};
 }
 
-/// A loss per row.
+/// Scratch memory in bytes: the loss of each row.
 int64_t distillation_scratch(const std::vector<Shape>& in, const std::vector<Shape>&) {
   return num_elements(in[1]) * static_cast<int64_t>(sizeof(double));
 }

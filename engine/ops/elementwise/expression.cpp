@@ -38,7 +38,8 @@ constexpr Word kWords[] = {
     {"where", ElementwiseOp::where, 3},
 };
 
-/// x, b, l, m, :, $ and =: how many values each pops and pushes, and the largest index.
+/// A token that refers to an operand or a name by index (x, b, l, m, :, $ and =): the number of values that it pops and
+/// pushes, and the largest index.
 struct Reference {
   char letter;
   ElementwiseOp op;
@@ -71,7 +72,7 @@ std::vector<std::string_view> split_at_commas(std::string_view text) {
   return words;
 }
 
-/// The arguments of dropout: p, key, and of several micro-batches the place of the batch.
+/// Reads the arguments of dropout: p, key, and the place of the batch if there are several micro-batches.
 bool read_dropout(std::string_view text, ElementwiseToken& token) {
   const std::vector<std::string_view> words = split_at_commas(text);
   if (words.size() != 2 && words.size() != 5) return false;

@@ -18,7 +18,7 @@ void softmax_row(const float* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] *= scale;
 }
 
-constexpr int64_t kSoftmaxTile = 64;  // columns of a strided softmax at a time
+constexpr int64_t kSoftmaxTile = 64;  // columns that a softmax along a dim other than the last computes at a time
 
 void softmax_columns(const float* x, float* y, int64_t n, int64_t inner, int64_t count) {
   float top[kSoftmaxTile];

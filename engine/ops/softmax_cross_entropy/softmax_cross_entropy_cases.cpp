@@ -39,7 +39,7 @@ Outputs with_logit_grad(const Inputs& in, const Attrs& attrs, double label_weigh
 
 Attrs softmax_cross_entropy_scale(double s) { return {{"scale", s}}; }
 
-/// Targets other than just the labels' classes.
+/// The attrs for targets other than the class of the label alone: label smoothing and ignored labels.
 std::vector<Attrs> other_targets(double softmax_cross_entropy_scale) {
   return {{{"scale", softmax_cross_entropy_scale}, {"label_smoothing", 0.1}},
           {{"scale", softmax_cross_entropy_scale}, {"label_smoothing", 1.0}},
@@ -57,7 +57,7 @@ Shape stats_shape(Shape logits, const Attrs& attrs) {
   return logits;
 }
 
-/// All classes are this part's.
+/// The statistics of a shard that has all classes.
 Outputs softmax_cross_entropy_stats(const NaiveCall& call) {
   const Tensor64& logits = call.in[0];
   const int64_t n = logits.shape.back();

@@ -114,7 +114,8 @@ Value map_filter(const Value& value, const Arguments& arguments) {
   return result;
 }
 
-/// select, reject, selectattr and rejectattr.
+/// The filters select, reject, selectattr and rejectattr. `of_attribute`: the test applies to an attribute of each
+/// element, which the first argument names; `wanted`: elements that pass are kept, else those that fail.
 Value select_elements(const Value& value, const Arguments& arguments, bool of_attribute, bool wanted) {
   List result;
   const size_t first = of_attribute ? 1 : 0;
@@ -167,7 +168,7 @@ Value extreme(const Value& value, const Arguments& arguments, bool largest) {
     return less(sort_key(a, arguments, false), sort_key(b, arguments, false));
   };
   if (!largest) return *std::min_element(list.begin(), list.end(), before);
-  const Value* best = &list[0];  // the first of equals, as Python's max
+  const Value* best = &list[0];  // the first one among equals, as in Python's max
   for (const Value& element : list)
     if (before(*best, element)) best = &element;
   return *best;

@@ -62,7 +62,8 @@ class CardAudit final : public AuditRecorder {
 
   Communicator& communicator() override { return comm_; }
 
-  /// Collective: every rank's card has the memory of a replay before one of them takes more for its recordings.
+  /// Collective: the card of every rank gets the memory for a replay before any card takes more memory for its
+  /// recordings.
   void attach(Executor& audited, const ExecutorOptions& options) override {
     executor_ = &audited;
     replay_.emplace(program_, comm_.rank(), comm_.num_ranks(), options_.cards, options);
