@@ -211,6 +211,19 @@ TEST_CASE("hybrid_parallel builds one rank's part") {
   CHECK(tensor(full, "data").shape == Shape{4, 12});
 }
 
+TEST_CASE("ranks of hybrid_parallel that read the same rows count a summed loss once") {
+  const auto scale = [](const std::string& parallel) {
+    const Graph graph = build(
+        "network: [{name: fc, type: dense, units: 8}]\nloss: {type: mae, reduction: sum, weight: 0.5}\nparallel: {mode: "
+        "hybrid_parallel" +
+            parallel + "}\nlaunch: {ranks: 2}\n",
+        {.label = {8}});
+    return graph.nodes[graph.tensors[graph.loss].producer].attrs.number("scale");
+  };
+  CHECK(scale("") == doctest::Approx(0.5));
+  CHECK(scale(", full_batch: true") == doctest::Approx(0.25));
+}
+
 TEST_CASE("a repeated module builds layers with full names") {
   const Graph graph = build(R"(modules:
   block:

@@ -71,7 +71,7 @@ void set_register(const Instruction& in, Warp& w, int which, int lane, Element v
   }
 }
 
-/// A parameter at an address that is the same for all lanes.
+/// Loads a parameter from an address that is the same for all lanes.
 template <class Element>
 void load_parameter(const Instruction& in, Warp& w, uint32_t mask) {
   const Launch& launch = *w.block->cluster->launch;
@@ -84,7 +84,7 @@ void load_parameter(const Instruction& in, Warp& w, uint32_t mask) {
   }
 }
 
-/// The addresses of all lanes of the mask, if they are in one allocation and nothing is wrong with them.
+/// The addresses of all lanes of the mask, valid if all of them are in one allocation and pass the checks.
 struct Touched {
   Allocation* all = nullptr;  ///< null: check each lane
   uint64_t addresses[kLanes];
@@ -262,8 +262,8 @@ bool decode_load_or_store(Decoder& d, const Statement& s, Instruction& in) {
   return true;
 }
 
-/// Four matrices of 8 x 8 halves: lane i holds the address of row i % 8 of matrix i / 8. Transposed, a lane gets two
-/// halves of a column of each.
+/// The instruction ldmatrix: loads four matrices of 8 x 8 halves. Lane i holds the address of row i % 8 of matrix i /
+/// 8. With .trans, a lane gets two halves of a column of each matrix.
 void load_matrices(const Instruction& in, Warp& w, uint32_t) {
   uint16_t rows[kLanes][8];
   for (int lane = 0; lane < kLanes; ++lane) std::memcpy(rows[lane], read(in, w, lane, 16), 16);
@@ -336,7 +336,7 @@ bool decode_copy(Decoder& d, const Statement& s, Instruction& in) {
   return false;
 }
 
-/// A write to shared memory that an mbarrier will count.
+/// The description of a write to shared memory that an mbarrier will count.
 InFlight sent_by(const Instruction& in, Warp& w, int lane, int32_t barrier) {
   InFlight f;
   f.from = &w;

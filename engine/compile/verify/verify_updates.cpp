@@ -216,10 +216,13 @@ class BucketUpdates {
            (!b_.gradients_share_memory || o.tensor == gradient_name() || o.tensor == "grad." + b_.name || is_part(o));
   }
 
+  /// True if the operand is the gradient of a parameter of this bucket, or a piece of it. A larger operand of the same
+  /// name holds the gradient in another layout, before it is redistributed to the parameter's.
   bool is_part(const Operand& out) const {
     if (!out.tensor.starts_with("grad.")) return false;
     return std::any_of(p_.variables.begin(), p_.variables.end(), [&](const Variable& v) {
-      return v.bucket == bucket_ && out.tensor.compare(5, std::string::npos, v.name) == 0;
+      return v.bucket == bucket_ && out.tensor.compare(5, std::string::npos, v.name) == 0 &&
+             num_elements(out.shape) <= num_elements(v.shape);
     });
   }
 
