@@ -63,6 +63,8 @@ std::optional<char> byte_token(const std::string& token) {
   return static_cast<char>(value);
 }
 
+/// Joins each run of byte tokens such as <0x41> into one text. If the bytes of a run are not valid UTF-8, each becomes
+/// U+FFFD.
 void join_byte_tokens(std::vector<std::string>& tokens) {
   std::vector<std::string> joined;
   std::string bytes;
@@ -98,6 +100,7 @@ Decoder decode_strip(const JsonPart& part) {
   };
 }
 
+/// The decoder Replace: replaces each match of the pattern in the text of a token by the content.
 Decoder decode_replace(const JsonPart& part) {
   const Cutter cutter = cut_by(read_pattern(part.at("pattern")));
   const std::string content = part.at("content").text();

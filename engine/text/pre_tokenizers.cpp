@@ -50,6 +50,7 @@ void read_byte_level(const JsonPart& part, PreTokenizers& to) {
   to.ends_with_bytes = true;
 }
 
+/// Reads the pre-tokenizer Metaspace, which writes spaces as underlines and may cut the text before them.
 void read_metaspace(const JsonPart& part, PreTokenizers& to) {
   const Metaspace space = read_metaspace_fields(part);
   to.steps.emplace_back([space](Pieces& pieces) {

@@ -26,6 +26,7 @@ bool is_alphabetic_symbol(char32_t c) {
          (c >= 0x1F170 && c <= 0x1F189);
 }
 
+/// The classes (char_class) of a character, from its category in the Unicode data.
 uint8_t classify(char32_t c) {
   using namespace char_class;
   const bool joins = c == 0x200C || c == 0x200D;

@@ -59,6 +59,7 @@ Ints size_of(const LayerContext& layer, size_t dims) {
   return size;
 }
 
+/// Emits a pool if all windows of images are equal, else the reduction of each dim in turn (see the top of the file).
 TensorId emit_adaptive(LayerContext& layer, size_t dims, bool mean) {
   static constexpr const char* kSides[] = {"depth", "row", "column"};
   const Ints size = size_of(layer, dims);

@@ -40,6 +40,7 @@ AttentionSize size_of_apart(Infos in, int64_t d) {
   return {.b = q[0], .t = q[1], .s = q[1], .g = g, .r = q[2] / k[2], .d = d, .e = v[2] / g};
 }
 
+/// Checks the inputs other than the sinks, and returns the sizes of the heads.
 AttentionSize size_of_call(Infos in, const Attrs& attrs) {
   if (in.size() != 4 && in.size() != 6)
     shape_error(fmt::format("cached_attention expects 4 or 6 inputs, but got {}", in.size()));
@@ -60,6 +61,8 @@ AttentionSize size_of_call(Infos in, const Attrs& attrs) {
   return size;
 }
 
+/// The sharding rule without sinks: only the batch and, if the heads are separate or grouped, the kv heads can be
+/// sharded.
 RuleText rule_of_cached(Infos in, const Attrs& attrs) {
   const AttentionSize size = size_of_call(in, attrs);
   const std::string why = "cached attention needs all positions and whole heads on one rank";

@@ -111,6 +111,7 @@ TensorId log_losses(LayerBuilder& b, TensorId queries, TensorId keys, double tem
   return loss;
 }
 
+/// The losses of all queries and, with symmetric, half of each of the losses of queries and of keys.
 TensorId info_nce(LossLayers& layers, const LossInputs& inputs, const Attrs& attrs) {
   const std::vector<TensorId>& outputs = inputs.outputs;
   const double temperature = attrs.number("temperature");

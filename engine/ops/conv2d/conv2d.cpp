@@ -30,6 +30,7 @@ Window window_of(const TensorInfo& weight, const Attrs& attrs) {
   return window;
 }
 
+/// Checks the images, the weight and the window, and returns the shape of the output.
 std::vector<TensorInfo> infer_conv2d(Infos in, const Attrs& attrs) {
   const Epilogue epilogue = epilogue_of(attrs);
   const size_t fused = epilogue.bias ? 1 : 0;

@@ -358,6 +358,7 @@ std::string key_of(const ConvProblem& problem) {
   return key;
 }
 
+/// Chooses the candidate for a problem: the kept choice, else the first one for small problems, else the fastest one.
 Candidate choose(const ConvProblem& problem, std::string& tried) {
   KeptChoices& kept = cuda::choices_of_device("convolutions", cuda::cudnn_version());
   const std::string key = key_of(problem);

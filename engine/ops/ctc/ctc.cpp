@@ -26,6 +26,7 @@ size_t lengths_given(const Attrs& attrs) {
   return (attrs.flag("input_lengths") ? 1u : 0u) + (attrs.flag("label_lengths") ? 1u : 0u);
 }
 
+/// Checks the shapes and types of the inputs of ctc, which `more` further inputs follow.
 void expect_ctc_inputs(std::string_view op, Infos in, const Attrs& attrs, size_t more) {
   const size_t inputs = 2 + lengths_given(attrs);
   expect_inputs(op, in, inputs + more, inputs + more);
@@ -80,6 +81,7 @@ TensorId row_numbers(LayerBuilder& b, TensorId field, const std::string& name) {
   return b.emit("reshape", {field}, {{"shape", Shape{shape[0]}}}, name)[0];
 }
 
+/// The layer before the loss: reads the labels and lengths of the samples, and computes the loss of each row.
 TensorId ctc_rows(LossLayers& layers, const LossInputs& inputs, const Attrs& attrs) {
   LayerBuilder& b = layers.add("ctc");
   Attrs of_op{{"blank", attrs.integer("blank")}, {"by_length", !inputs.sums}};

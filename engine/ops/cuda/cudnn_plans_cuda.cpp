@@ -153,6 +153,7 @@ void set_mask(Options& options, const CudnnAttention& a) {
   if (a.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(a.window));  // key + window > row
 }
 
+/// Builds the graph of attention or its gradient, and its plan.
 CudnnPlanPtr make(const CudnnAttention& a) {
   const auto graph = std::make_shared<Graph>();
   const fe::DataType_t type = type_of(a.dtype), floats = fe::DataType_t::FLOAT;
@@ -179,6 +180,7 @@ CudnnPlanPtr make(const CudnnAttention& a) {
   return build(graph, {fe::NumericalNote_t::NONDETERMINISTIC});
 }
 
+/// Builds the graph of a convolution or of one of its gradients, with the bias and relu if they are fused.
 std::shared_ptr<Graph> graph_of(const CudnnConvolution& c) {
   auto graph = std::make_shared<Graph>();
   const fe::DataType_t type = type_of(c.dtype), floats = fe::DataType_t::FLOAT;

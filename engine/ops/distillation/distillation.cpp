@@ -18,6 +18,7 @@
 namespace trainctl {
 namespace {
 
+/// Checks the shapes and types of the logits, the labels, and the logits and ids of the teacher.
 void expect_distillation(std::string_view op, Infos in) {
   expect_inputs(op, in, 3, 4);
   expect_floats(op, in.first(1));

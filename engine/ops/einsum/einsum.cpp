@@ -58,6 +58,7 @@ bool has_twice(std::string text) {
   return std::adjacent_find(text.begin(), text.end()) != text.end();
 }
 
+/// The faults of an equation that can be found without shapes.
 std::vector<FieldFault> einsum_faults(const Attrs& attrs) {
   const std::string text = attrs.text("equation");
   const Equation equation = parse_equation(text);
@@ -216,6 +217,7 @@ class Einsum {
   int steps_ = 0;
 };
 
+/// Emits the nodes of the equation, after checking the number of inputs.
 TensorId emit_einsum(LayerContext& layer) {
   const Equation equation = parse_equation(layer.attrs.text("equation"));
   if (equation.operands.size() != layer.inputs.size())

@@ -15,6 +15,7 @@ namespace {
 /// Elements per block; the values of the stack and of the names then take 12 KiB, less than the L1 cache.
 constexpr int64_t kBlock = 512;
 
+/// The loop of an op with one operand; null if the op has another number of operands.
 cpu::Span1 span_of_one(ElementwiseOp op) {
   switch (op) {
     case ElementwiseOp::relu:

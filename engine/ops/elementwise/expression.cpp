@@ -127,6 +127,7 @@ std::optional<Effect> read_function(std::string_view text) {
   return read_parameters(arguments, parameters, effect.token.parameters) ? std::optional(effect) : std::nullopt;
 }
 
+/// Reads one token; nothing if the text is not a token, or its index is beyond the limit.
 std::optional<Effect> read_token(std::string_view text) {
   for (const Word& word : kWords) {
     if (word.text == text) return Effect{{.op = word.op}, word.operands, 1};
@@ -152,6 +153,7 @@ bool inputs_fit(const std::vector<ElementwiseToken>& tokens) {
   return std::any_of(tokens.begin(), tokens.end(), has_product) || std::none_of(tokens.begin(), tokens.end(), is_late);
 }
 
+/// Reads an expression; nothing if it is not valid or exceeds a limit (see expression.h).
 std::optional<std::vector<ElementwiseToken>> read_expression(std::string_view text) {
   std::vector<ElementwiseToken> tokens;
   int depth = 0;

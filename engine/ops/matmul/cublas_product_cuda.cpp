@@ -101,6 +101,8 @@ std::optional<cublasLtEpilogue_t> epilogue_of(const Product& p) {
   return std::nullopt;
 }
 
+/// Describes a product to cuBLASLt: its types, transposes, epilogue, scales and layouts. Operands a and b are
+/// exchanged.
 void describe(Prepared& lt, const Product& p, cublasLtEpilogue_t epilogue) {
   const cublasComputeType_t compute = p.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   lt.lt.check(lt.lt.desc_create(&lt.desc, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");

@@ -41,6 +41,7 @@ std::string operands(Infos in, const Attrs& attrs) {
                      to_string(in[1]), attrs.flag("transpose_b") ? " transposed" : "");
 }
 
+/// Checks that the operands can be multiplied, and returns the shape and type of the result.
 std::vector<TensorInfo> infer_matmul(Infos in, const Attrs& attrs) {
   const Epilogue epilogue = epilogue_of(attrs);
   const bool slope = epilogue.slope != Activation::none;

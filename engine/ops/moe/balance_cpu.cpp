@@ -46,6 +46,7 @@ struct LoadSums {
   std::vector<float> p;
 };
 
+/// Adds one token to the sums of the load: its experts, probabilities, entropy and squared log-sum.
 void count_row(const LoadPlaces& at, bool sigmoid, const float* logits, const int32_t* ids, const int32_t* kept,
                int64_t k, LoadSums& to) {
   const auto add = [&](int64_t place, double value) { to.sums[static_cast<size_t>(place)] += value; };

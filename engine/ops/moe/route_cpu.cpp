@@ -76,6 +76,7 @@ void leave_out_groups(const Routing& routing, RouteBuffers& buffers) {
     std::fill_n(buffers.taken.get() + g * n, n, !buffers.group_taken[static_cast<size_t>(g)]);
 }
 
+/// Chooses the experts of one token, and writes their weights and ids.
 void choose(const Routing& routing, RouteBuffers& buffers, const float* logits, const float* bias, float* weights,
             int32_t* ids) {
   scores_of(routing, logits, buffers.scores.data());

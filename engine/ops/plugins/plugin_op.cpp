@@ -86,6 +86,8 @@ void expect_types(const PluginOp& op, Infos in) {
   }
 }
 
+/// Checks the inputs, and asks the plugin for the shapes of the outputs. A plugin without a function for them has
+/// outputs like input 0.
 std::vector<TensorInfo> infer_forward(Infos in, const Attrs& attrs) {
   const PluginOp& op = plugin_op(attrs);
   expect_inputs(op.name, in, op.operands(), op.operands());

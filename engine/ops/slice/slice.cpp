@@ -49,6 +49,7 @@ std::vector<TensorInfo> infer_slice(Infos in, const Attrs& attrs) {
   return {{size, in[0].dtype}};
 }
 
+/// Checks the attrs of a padding, and returns the padded shape.
 std::vector<TensorInfo> infer_pad(Infos in, const Attrs& attrs) {
   expect_inputs("pad", in, 1, 1);
   expect_floats("pad", in);

@@ -361,6 +361,7 @@ int count_parts(const Attrs& attrs) {
   return static_cast<int>(std::clamp<int64_t>(count, 1, kMaxLayerOutputs));
 }
 
+/// Emits the layer split, whose field `sizes` or number of parts gives the sizes of its outputs.
 LayerOutputs emit_split(LayerContext& layer) {
   const int64_t dim = layer.non_negative_dim(layer.attrs.integer("dim"));
   refuse_batch(layer, static_cast<size_t>(dim));

@@ -149,6 +149,7 @@ void GlooCommunicator::sum_blocks(std::byte* blocks, int num_blocks, std::byte* 
   comm::combine(from, {&out, 1}, count, dtype);
 }
 
+/// An all_reduce of few elements: each member gathers the operands of all members, and adds them itself.
 void GlooCommunicator::gather_and_sum(GlooGroup& group, std::byte* out, const std::byte* in, int64_t count,
                                       DType dtype) {
   const int64_t bytes = count * byte_size(dtype);
@@ -164,6 +165,7 @@ void GlooCommunicator::gather_and_sum(GlooGroup& group, std::byte* out, const st
   sum_blocks(blocks, p, out, count, dtype);
 }
 
+/// Each member receives one slice of all operands, adds it in group order, and sends the sum to all members.
 void GlooCommunicator::all_reduce(int number, const void* in, void* out, int64_t count, DType dtype) {
   GlooGroup& members = group(number);
   const auto p = static_cast<int64_t>(members.ranks.size());

@@ -349,6 +349,8 @@ bool TlsDevice::close_oldest_unauthenticated() {
   return true;
 }
 
+/// Continues the handshake of a peer, then reads the name of the link that it asks for. Returns false if the peer must
+/// go.
 bool TlsDevice::serve_unauthenticated(uint64_t key, UnauthenticatedPeer& peer) {
   try {
     if (!peer.is_authenticated) peer.is_authenticated = peer.stream->try_handshake();
@@ -368,6 +370,7 @@ bool TlsDevice::serve_unauthenticated(uint64_t key, UnauthenticatedPeer& peer) {
   return false;
 }
 
+/// The loop of the device's thread: waits for sockets that are ready, and serves them.
 void TlsDevice::run() {
   std::array<epoll_event, 64> events{};
   for (;;) {

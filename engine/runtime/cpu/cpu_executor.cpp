@@ -150,6 +150,8 @@ void CpuExecutor::open_groups() {
   for (int g : order) groups_[g] = comm_.open_group(program_.groups[g]);
 }
 
+/// Looks up everything that a run of the instruction needs: its kernel or addresses, its group, and the sends it waits
+/// for.
 Bound CpuExecutor::bind(const Instruction& instruction) {
   Bound bound;
   bound.instruction = &instruction;
@@ -182,6 +184,7 @@ void CpuExecutor::bind_kernel(const Instruction& instruction, Bound& bound) {
   bound.kernel = prepare_with_float_copies(*def, std::move(call));
 }
 
+/// Runs all instructions of the step, and publishes the position of the rank before each.
 void CpuExecutor::start_step(const std::byte* inputs, const StepScalars& scalars) {
   check(!started_, "a step must be finished before the next is started");
   std::memcpy(arena_.data() + program_.scalars_offset, &scalars, sizeof(scalars));

@@ -25,6 +25,7 @@ DynamicLibrary open_driver() {
   }
 }
 
+/// Opens the management library of the driver, and looks up the functions of nvml.h.
 nvml::Functions open_nvml() {
   const DynamicLibrary file = open_driver();
   nvml::Functions f{};

@@ -97,6 +97,7 @@ Arguments rest_of(const Arguments& arguments, size_t count) {
   return rest;
 }
 
+/// The filter map: an attribute of each element, or a filter applied to each element.
 Value map_filter(const Value& value, const Arguments& arguments) {
   List result;
   const Value* attribute = arguments.find(std::numeric_limits<size_t>::max(), "attribute");
@@ -212,6 +213,7 @@ Value reverse_filter(const Value& value, const Arguments&) {
   return slice(value.is_text() ? value : Value(elements(value)), none, none, -1);
 }
 
+/// The filter indent: indents each line. The first line and blank lines are indented only if the arguments say so.
 Value indent_text(const Value& value, const Arguments& arguments) {
   const Value* width = arguments.find(0, "width");
   const std::string blanks =
@@ -397,6 +399,7 @@ const std::map<std::string, Test>& tests() {
   return table;
 }
 
+/// The global function range, as in Python.
 Value range(const Arguments& arguments) {
   constexpr size_t kMost = 100'000;
   for (const Value& value : arguments.values)

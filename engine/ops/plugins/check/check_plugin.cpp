@@ -28,6 +28,7 @@ struct PluginDifference {
   double relative = 0;
   size_t element = 0;
 };
+/// Compares results with the expected values element by element.
 PluginDifference difference_of(const std::vector<double>& got, const std::vector<double>& expected) {
   double largest = 1e-30, worst = 0;
   PluginDifference found;
