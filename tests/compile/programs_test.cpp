@@ -148,8 +148,8 @@ TEST_CASE(
     } else {
       for (const Instruction* i : gradient) CHECK(i->collective == Collective::reduce_scatter);
       CHECK(gradient.size() == (level == 2 ? 2 : 6));  // one bucket; one bucket per layer
-      // At level 2 there is one all_gather. At level 3 each micro-batch gathers 3 layers for the forward pass and 2 for
-      // the backward pass, where the weights of the last layer are still in memory in one of them.
+      // At level 2 there is one all_gather. At level 3 each micro-batch gathers 3 layers for the forward pass and 1 for
+      // the backward pass. That pass reads the weights of 2 layers, but those of the last layer are still in memory.
       CHECK(weights.size() == (level == 2 ? 1 : 8));
     }
     for (const Bucket& b : p.buckets) {
