@@ -1,4 +1,4 @@
-// The graph of a job: forward, loss, backward, updates.
+// Tests of the graph of a job: forward pass, loss, backward pass and updates.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -76,7 +76,7 @@ TEST_CASE("the loss is the mean over the global batch: micro-batches share the s
 }
 
 TEST_CASE("the last op of a loss of several ops has the scale of the mean, and the fields that its kernel reads") {
-  // dice's `activation` is not an epilogue's.
+  // The field `activation` of dice is no activation of an epilogue.
   const Graph graph =
       build("network:\n  - {name: out, type: dense, units: 3}\nloss: {type: dice, activation: sigmoid}\n",
             {.shape = {4, 5}, .label = {4, 3}});

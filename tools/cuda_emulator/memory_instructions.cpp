@@ -116,9 +116,9 @@ void touch(const Instruction& in, Warp& w, uint32_t mask, uint32_t bytes, bool w
   t.all = a;
 }
 
-/// An element of memory into a register that may be wider.
-/// Loads what all lanes read at one address of shared memory. Two lanes stand for all in the search for races: of two,
-/// one is not the lane that wrote, and two readers are recorded anyway.
+/// Loads the value at one address of shared memory for all lanes, into registers that may be wider than the element.
+/// The search for races gets only two of the lanes: of two lanes at most one is the lane that wrote, and two readers
+/// per word are recorded anyway.
 template <class Element>
 void broadcast(const Instruction& in, Warp& w, uint32_t mask, uint32_t bytes) {
   const int first = std::countr_zero(mask), last = kLanes - 1 - std::countl_zero(mask);

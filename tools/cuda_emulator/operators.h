@@ -145,7 +145,7 @@ struct Move {
     return a;
   }
 };
-/// Shifts by the width or more leave only zeros or copies of the sign.
+/// Left shift. A shift by the width of the type or more leaves 0.
 struct Shl {
   template <class T>
   T operator()(T a, uint32_t n) const {

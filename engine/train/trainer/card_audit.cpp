@@ -73,9 +73,9 @@ class CardAudit final : public AuditRecorder {
     comm_.barrier(comm_.open_group(all));
   }
 
-  /// The cards that replay also train, and a collective makes no progress while one of its cards runs a replay. So all
-  /// ranks wait before the step after the recorded one, and replay at the same time. Without peers the other card trains
-  /// nothing, and nobody waits.
+  /// The cards that replay also train, and a collective makes no progress while one of its cards runs a replay. All
+  /// ranks therefore wait before the step that follows the recorded one, and replay at the same time. In a job without
+  /// peers the other card trains nothing, so nobody waits.
   void before_step() override {
     const bool is_audited = is_recording_ || is_replaying();
     if (has_ended()) finish();
@@ -116,7 +116,8 @@ class CardAudit final : public AuditRecorder {
   AuditedResults results() const override { return {replay_->first_values(), replay_->replayed_values()}; }
 
  private:
-  /// Done when all other memory of the run is allocated. Its time does not count, but that of the steps before it does.
+  /// Opens the tape once all other memory of the run is allocated. The time of this is not counted as audit time, but
+  /// the steps before it are counted.
   void open_tape() {
     std::byte any{};
     executor_->read(0, &any, 1);  // waits for them
