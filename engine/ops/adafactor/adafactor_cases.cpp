@@ -42,6 +42,7 @@ std::vector<Parameter> parameters(const Attrs& attrs) {
   return all;
 }
 
+/// Calls each(element) for the n elements of an operand.
 void for_each_element(const Attrs& attrs, size_t n, const std::function<void(const Element&)>& each) {
   const std::vector<Parameter> all = parameters(attrs);
   const auto first = static_cast<size_t>(attrs.integer("first"));
@@ -89,6 +90,7 @@ std::vector<size_t> starts_of_means(const std::vector<Parameter>& all) {
   return starts(all, [](const Parameter& p) { return p.ndim < 2 ? 0 : p.matrices(); });
 }
 
+/// The sums of squares of gradients by row and column, and of weights, for each parameter (adafactor_rule.h).
 Outputs sums(const NaiveCall& call) {
   const std::vector<Parameter> all = parameters(call.attrs);
   const std::vector<size_t> at = starts_of_sums(all);
@@ -106,6 +108,7 @@ Outputs sums(const NaiveCall& call) {
   return out;
 }
 
+/// The states after the step, and the means of the row states, from the sums.
 Outputs states(const NaiveCall& call) {
   const std::vector<Parameter> all = parameters(call.attrs);
   const std::vector<size_t> of_sums = starts_of_sums(all), of_states = starts_of_states(all);
@@ -154,6 +157,7 @@ Outputs norms(const NaiveCall& call) {
   return out;
 }
 
+/// The weights after the step and, for vectors, the variances of the elements.
 Outputs update(const NaiveCall& call) {
   const std::vector<Parameter> all = parameters(call.attrs);
   const std::vector<size_t> of_sums = starts_of_sums(all);

@@ -6,6 +6,7 @@ namespace {
 
 using namespace naive;
 
+/// The index of the first largest element along the dim.
 Outputs argmax(const Inputs& in, const Attrs& attrs) {
   const auto dim = static_cast<size_t>(attrs.integer("dim"));
   Shape shape = in[0].shape;

@@ -47,8 +47,8 @@ struct ProductSize {
 
 /// The memory of one thread.
 struct Buffers {
-  float *queries, *slopes;      ///< [d, kQueries] and [e, kQueries]: q and dy, transposed
-  float *scores, *rates;        ///< [kKeys, kQueries]: S and P; R and G
+  float *queries, *slopes;  ///< [d, kQueries] and [e, kQueries]: q and dy, transposed
+  float *scores, *rates;    ///< [kKeys, kQueries]: S and P; R and G
   /// [kKeys, kQueries]: factors of dropout; 1 - (S / c)^2 if S has terms besides the softcap.
   float *kept, *caps;
   float *top, *total, *factor;  ///< [kQueries]

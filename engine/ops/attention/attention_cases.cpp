@@ -137,6 +137,7 @@ void add_terms_cases(std::vector<OpCase>& rows) {
   rows.push_back(dropping(with_bias(with_attrs(grouped, alibi), {6, 9, 9}, "hrk"), 0.2, 16, {4, 0, 1}));
 }
 
+/// Adds cases with attention sinks: packed and separate q, k and v, some of them with masks, documents or windows.
 void add_sinks_cases(std::vector<OpCase>& rows) {
   for (const bool causal : {false, true}) {
     rows.push_back(with_sinks(packed(2, 9, 2, 4, 2, causal)));
@@ -255,6 +256,7 @@ void add_bias_grads(std::vector<KernelCase>& calls) {
   }
 }
 
+/// Calls of kernels with given operands, such as rows with extreme scores.
 std::vector<KernelCase> attention_kernels() {
   const Shape out{2, 70, 6}, logs{2, 2, 1, 70}, x{2, 70, 18};
   std::vector<KernelCase> calls;

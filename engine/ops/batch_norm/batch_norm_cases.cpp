@@ -59,6 +59,7 @@ Outputs mean_and_var(const NaiveCall& call) {
   return {means, var({call.in[0], means}, call.attrs)[0]};
 }
 
+/// The mean and the variance of each feature, from those of the equal parts of the batch [parts, 2, features].
 Outputs merged_statistics(const NaiveCall& call) {
   const Tensor64& parts = call.in[0];
   const int64_t count = parts.shape[0], features = parts.shape[2];

@@ -21,6 +21,7 @@ double under_window(const Tensor64& x, bool last, const Window& w, int64_t n, in
   return pixel_or_zero(x, last, n, c, place[0], place[1]);
 }
 
+/// The convolution by its definition: each output is the sum over the pixels under its window.
 Outputs conv2d(const Inputs& in, const Attrs& attrs) {
   const bool last = is_channels_last(attrs);
   const Shape& weight = in[1].shape;

@@ -33,6 +33,7 @@ double ctc_row_loss(const Tensor64& logits, const std::vector<int64_t>& label, i
   return -std::log(all);
 }
 
+/// The loss of each row, with the lengths and the options of the attrs.
 Tensor64 ctc_losses(const Inputs& in, const Attrs& attrs) {
   const int64_t blank = attrs.integer("blank"), most = in[1].shape[1];
   size_t next = 2;

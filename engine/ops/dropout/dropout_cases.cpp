@@ -41,7 +41,7 @@ extern const OpCases dropout_cases = {
         {{"dropout", {{{12, 7}}}, drop(0.3, -5), {{12, 7}}},
          {"dropout", {{{4, 6, 37}}}, drop(0.5, 99), {{4, 6, 37}}},
          {"dropout", {{{5}}}, drop(0.0, 1), {{5}}},
-         // One of 4 or 5 micro-batches. The batch is the first dim, an inner dim, or merged behind another dim.
+         // One of 4 or 5 micro-batches. The batch is the first dim, an inner dim, or merged behind a dim of size 10.
          {"dropout", {{{12, 7}}}, drop(0.3, -5, {4, 0, 1}), {{12, 7}}},
          {"dropout", {{{6, 64}}}, drop(0.5, 3, {5, 0, 1}), {{6, 64}}},
          {"dropout", {{{4, 6, 37}}}, drop(0.5, 99, {4, 1, 1}), {{4, 6, 37}}},

@@ -17,6 +17,7 @@ double slope_of_result(ElementwiseOp op, double y) {
   return op == ElementwiseOp::sigmoid_grad ? y * (1 - y) : 1 - y * y;
 }
 
+/// Computes an op of one operand.
 double of_one(ElementwiseOp op, double x) {
   switch (op) {
     case ElementwiseOp::relu:

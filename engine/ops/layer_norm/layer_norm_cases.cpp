@@ -8,6 +8,7 @@ namespace {
 
 using namespace naive;
 
+/// y, and the mean and inverse standard deviation of each row.
 Outputs layer_norm(const Inputs& in, const Attrs& attrs) {
   const int64_t n = in[0].shape.back(), rows = num_elements(in[0].shape) / n;
   const Shape leading(in[0].shape.begin(), in[0].shape.end() - 1);

@@ -17,6 +17,7 @@ double matrix_at(const Tensor64& t, const Index& leading, int64_t r, int64_t c, 
   return at(t, index);
 }
 
+/// The product of each pair of matrices, with the transposes of the attrs.
 Outputs matmul(const Inputs& in, const Attrs& attrs) {
   const bool ta = attrs.flag("transpose_a"), tb = attrs.flag("transpose_b");
   const Shape &a = in[0].shape, &b = in[1].shape;
@@ -188,6 +189,7 @@ std::vector<OpCase> matmul_rows() {
   return matmul_rows;
 }
 
+/// A product [m, k] x [n, k] of 8-bit factors with random words and scales.
 KernelCase case_of_8_bits(int64_t m, int64_t n, int64_t k, DType result, const Epilogue& epilogue, bool accumulate,
                           Attrs attrs) {
   KernelCase row{.kernel = "matmul_fp8", .attrs = std::move(attrs), .tolerance = result == DType::bf16 ? 1e-2 : 3e-3};

@@ -26,11 +26,11 @@ typedef float Quad __attribute__((vector_size(16)));
 constexpr int64_t kBlockRows = 280;     ///< most rows of A at a time
 constexpr int64_t kPacked = 160 << 10;  ///< floats of scratch that stay in the L2 cache
 constexpr int64_t kLongestSum = 1024;
-constexpr int64_t kDeepBlock = 256;   ///< terms of k per block; C stays in the L2 cache, and A is read down its columns
+constexpr int64_t kDeepBlock = 256;  ///< terms of k per block; C stays in the L2 cache, and A is read down its columns
 /// Largest B, in floats, that stays in the L2 cache together with the other operands.
 constexpr int64_t kSmallB = 1 << 16;
-constexpr int64_t kLine = 16;         ///< floats of a cache line
-constexpr int64_t kDotLimit = 12;     ///< most rows or columns for which A B^T uses dots
+constexpr int64_t kLine = 16;      ///< floats of a cache line
+constexpr int64_t kDotLimit = 12;  ///< most rows or columns for which A B^T uses dots
 
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 

@@ -54,6 +54,7 @@ double naive_magnitude(const Attrs& attrs) {
          (attrs.has("mscale") ? 0.1 * attrs.number("mscale_all_dim") * log + 1 : 1);
 }
 
+/// Rotates each pair of features by its angle in double precision; other features are copied.
 Outputs rotary(const Inputs& in, const Attrs& attrs) {
   const int64_t d = attrs.integer("head_dim"), heads = attrs.integer("heads", 1), rotated = attrs.integer("rotated", 1);
   const int64_t turned = attrs.integer("rotary_dim", d), begin = attrs.integer("rotary_offset", 0);

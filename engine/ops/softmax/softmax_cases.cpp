@@ -46,6 +46,7 @@ Outputs softmax_stats(const NaiveCall& call) {
   return {out};
 }
 
+/// y of a shard of rows, from the statistics [parts, .., 2] of all shards.
 Outputs softmax_apply(const NaiveCall& call) {
   const Tensor64 &x = call.in[0], &softmax_stats = call.in[1];
   const int64_t rows = num_elements(softmax_stats.shape) / softmax_stats.shape[0] / 2;

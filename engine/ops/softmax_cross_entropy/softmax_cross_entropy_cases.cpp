@@ -81,6 +81,7 @@ Outputs softmax_cross_entropy_stats(const NaiveCall& call) {
 struct RowOfParts {
   double log_sum, correct = -INFINITY, mean = 0;
 };
+/// The sums of row r over all classes, from the statistics of all shards.
 RowOfParts of_parts(const NaiveCall& call, int64_t r) {
   const Tensor64& softmax_cross_entropy_stats = call.in[2];
   const int64_t parts = softmax_cross_entropy_stats.shape[0], numbers = softmax_cross_entropy_stats.shape.back(),
@@ -113,6 +114,7 @@ Outputs softmax_cross_entropy_apply(const NaiveCall& call) {
   return {{{1}, {scale_of(call) * sum}}};
 }
 
+/// The gradient of the logits of a shard, from the statistics of all shards.
 Outputs softmax_cross_entropy_grad_apply(const NaiveCall& call) {
   const int64_t n = call.in[0].shape.back();
   const double e = call.attrs.number("label_smoothing", 0);

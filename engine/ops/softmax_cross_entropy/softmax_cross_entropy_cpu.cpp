@@ -36,7 +36,7 @@ struct Mean {
   double scale_of_grad() const { return scale() * double{scalars->loss_scale}; }
 };
 
-constexpr int64_t kLossRows = 16;   ///< rows per block
+constexpr int64_t kLossRows = 16;  ///< rows per block
 /// Up to this many, the loops are vectorized over rows, since the classes do not fill a vector.
 constexpr int64_t kFewClasses = 8;
 

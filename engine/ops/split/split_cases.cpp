@@ -13,6 +13,7 @@ Ints offsets_of(const Attrs& attrs, const Ints& sizes) {
   return offsets;
 }
 
+/// The parts of x along attr dim, each from its offset on.
 Outputs split(const Inputs& in, const Attrs& attrs) {
   const auto dim = static_cast<size_t>(attrs.integer("dim"));
   const Ints sizes = attrs.ints("sizes"), offsets = offsets_of(attrs, sizes);
@@ -28,6 +29,7 @@ Outputs split(const Inputs& in, const Attrs& attrs) {
   return parts;
 }
 
+/// The inputs joined along attr dim, with zeros between them if attr offsets leaves gaps.
 Outputs concat(const Inputs& in, const Attrs& attrs) {
   const auto dim = static_cast<size_t>(attrs.integer("dim"));
   Ints sizes;

@@ -23,7 +23,7 @@ class BatchBoard {
   // Values that claim() returns if it has no batch to return.
   /// All batches are claimed but not all are finished: one may become open again.
   static constexpr int64_t kNoneNow = -1;
-  static constexpr int64_t kEnd = -2;      ///< all batches are finished
+  static constexpr int64_t kEnd = -2;  ///< all batches are finished
 
   /// Sets the batches to [first, end). Called once, before any worker starts.
   void prepare(int workers, int64_t first, int64_t end, bool rebalance) {
