@@ -127,7 +127,8 @@ double failure_time(const RankReport& report) {
   return report.error && report.error->time > 0 ? report.error->time : report.time;
 }
 
-/// Which ranks failed by themselves, which ended before, and which still ran when they were asked to stop.
+/// Divides the ranks into three lists: the ranks that failed by themselves, the ranks that ended before the first
+/// failure, and the ranks that still ran when they were asked to stop.
 Course course_of(const std::vector<RankReport>& reports) {
   Course course;
   const auto unasked = [](const RankReport& report) { return report.failed() && !report.asked; };

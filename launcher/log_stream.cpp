@@ -21,7 +21,7 @@ using StreamFrame = TimesRecord::Kind;
 constexpr size_t kStreamReadBytes = 1 << 18;
 /// A longer line is returned in pieces.
 constexpr size_t kLongestStreamLine = 1 << 24;
-/// The open file is no longer the current one or a numbered one: it was deleted.
+/// Number for an open file that is neither the current file nor a numbered one, because it was deleted.
 constexpr int kGone = -1;
 
 void close_stream_fd(int& fd) {
@@ -41,7 +41,7 @@ bool is_same_file(int fd, const std::string& path) {
          open_one.st_dev == named.st_dev;
 }
 
-/// The time of the last record; for a log without times, the time of its last write.
+/// The time of the last record; for a log without times, the time of the file's last write.
 int64_t last_ns(const LogFiles& files, int number) {
   const int fd = open(files.times_path(number).c_str(), O_RDONLY | O_CLOEXEC);
   struct stat status {};
@@ -139,7 +139,7 @@ std::optional<LogBlock> LogStream::next(bool grows) {
   }
 }
 
-/// At the end of a file: whether there is more to read, in it or in the next one.
+/// Called at the end of a file. Returns whether there is more to read, in this file or in the next one.
 bool LogStream::leave_file() {
   if (number_ == LogFiles::kCurrent) {
     if (is_same_file(file_, files_.path(LogFiles::kCurrent))) return false;
@@ -175,7 +175,7 @@ bool LogStream::read_more() {
   return buffer_.size() > kept;
 }
 
-/// The lines that the buffer's first `arrived` bytes complete.
+/// Returns the lines that are complete within the first `arrived` bytes of the buffer.
 std::optional<LogBlock> LogStream::take_lines(size_t arrived) {
   const char* begin = buffer_.data() + arrived_;
   const void* newline = memrchr(begin, '\n', arrived - arrived_);
@@ -187,7 +187,7 @@ std::optional<LogBlock> LogStream::take_lines(size_t arrived) {
   return block;
 }
 
-/// The rest: an incomplete line that will not be completed.
+/// Returns the rest of the buffer: an incomplete line that will not be completed.
 std::optional<LogBlock> LogStream::take_rest() {
   if (taken_ == arrived_) return std::nullopt;
   const LogBlock block{LogBlock::Kind::lines, ns_, 0, std::string_view(buffer_).substr(taken_, arrived_ - taken_)};

@@ -24,7 +24,7 @@ class LogWriter {
   /// twice its size if no line ends.
   void write(std::string_view bytes, int64_t ns);
 
-  /// `bytes` bytes were lost before they arrived here; `mid_line`: the last one was not a newline.
+  /// Records that `bytes` bytes were lost before they arrived here. `mid_line`: the last of them was not a newline.
   void skip(int64_t bytes, bool mid_line);
 
   /// errno of the last write (ENOSPC: disk full); 0: no error. After a failure writing resumes with the next line that

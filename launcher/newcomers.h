@@ -27,7 +27,7 @@ class Newcomers {
     waiting_.push_back(connection);
   }
 
-  /// The peer has authenticated.
+  /// Called when the peer has authenticated.
   void remove(const Connection* connection) {
     std::erase_if(waiting_, [&](const auto& one) { return one.lock().get() == connection; });
   }

@@ -19,7 +19,7 @@ std::string read_proc_file(const fs::path& path) {
   return text.str();
 }
 
-/// Adds a process to its group.
+/// Adds the usage of a process to that of its group.
 void add(const std::string& stat, std::map<int, ProcessUsage>& groups) {
   constexpr int kGroup = 5, kUserTime = 14, kSystemTime = 15, kResident = 24;
   const size_t name_end = stat.rfind(')');

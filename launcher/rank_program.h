@@ -23,26 +23,26 @@ class RankProgram {
   /// environment has it already. `attempt` counts from 0 to limits.max_restarts.
   virtual ProcessCommand command(const RankPlace& place, int attempt) = 0;
 
-  // Events of ranks.
+  // Called on events of ranks.
   virtual void started(int /*rank*/, int /*pid*/) {}
   /// Called before the launcher reacts.
   virtual void ended(int /*rank*/, bool /*failed*/) {}
   /// An independent rank (Limits::on_their_own) has ended and will restart by itself: notify the others.
   virtual void rejoins(int /*rank*/) {}
 
-  // Progress.
+  // Queries of the ranks' progress.
   /// "step 412, all_reduce grad.0"; "" if it is not known.
   virtual std::string doing(int /*rank*/) { return ""; }
   /// A rank's progress; nullopt: it reports none, so its silence means nothing.
   virtual std::optional<RankProgress> progress(int /*rank*/) { return std::nullopt; }
 
-  // Signals of the user.
+  // Called on signals of the user.
   /// Handles SIGUSR1. Returns false if the ranks should be asked to stop instead.
   virtual bool save_now() { return false; }
-  /// Only with Launch::stops_after_step: makes all ranks stop after a common step.
+  /// Used only with Launch::stops_after_step: makes all ranks stop after a common step.
   virtual void stop_after_step() {}
-  /// Only with Launch::stops_after_step, once all ranks have ended: the step after which they stopped; nullopt if they
-  /// reached the job's end.
+  /// Used only with Launch::stops_after_step, once all ranks have ended. Returns the step after which they stopped, or
+  /// nullopt if they reached the job's end.
   virtual std::optional<int64_t> stopped_at() { return std::nullopt; }
 };
 
@@ -52,11 +52,12 @@ class LaunchObserver {
   virtual ~LaunchObserver() = default;
 
   virtual void on_rank_started(int /*rank*/, int /*pid*/) {}
-  /// All ranks have ended and will restart: recreate their shared resources here. `attempt` as in RankProgram.
+  /// Called when all ranks have ended and will restart; recreates the resources that they share. `attempt` as in
+  /// RankProgram.
   virtual void on_restart(int /*attempt*/) {}
-  /// A line of a rank's stdout, or of its stderr if `is_error`.
+  /// Receives a line of a rank's stdout, or of its stderr if `is_error`.
   virtual void on_line(int /*rank*/, std::string_view /*line*/, bool /*is_error*/) {}
-  /// A line to show to the user immediately.
+  /// Receives a line to show to the user immediately.
   virtual void on_notice(std::string_view /*message*/) {}
   /// Called about 40 times a second.
   virtual void on_tick() {}

@@ -69,7 +69,8 @@ void close_on_exec_from_3() {
   for (int fd = 3; fd < limit; ++fd) fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
-/// The kernel's bit mask, as long as the highest CPU number requires: a cpu_set_t ends at 1,024.
+/// Returns the kernel's bit mask of the CPUs. It is as long as the highest CPU number requires, because a cpu_set_t
+/// ends at CPU 1,023.
 std::vector<unsigned long> cpu_mask(const std::vector<int>& cpus) {
   if (cpus.empty()) return {};
   const int count = *std::max_element(cpus.begin(), cpus.end()) + 1;
@@ -120,7 +121,7 @@ std::string interpreter_of(const ProcessCommand& command) {
   return "'" + printable(line.substr(2, line.find_last_not_of("\r ") - 1)) + "'" + dos;
 }
 
-/// For a file or folder that this host lacks.
+/// Returns the text about a file or folder that this host lacks.
 std::string missing_here(const std::string& what, const std::string& path, const std::string& folder) {
   return "the " + what + " " + printable(path) + " does not exist on this host; launch.copy: [" + printable(folder) +
          "] copies it to each of launch.hosts";

@@ -70,9 +70,10 @@ Mark look_for_mark(int proc, const char* pid, const char* mark) {
   return result;
 }
 
-/// Called for a process whose environment was read as empty: whether to read it again. True if the process has memory
-/// (kernel threads and zombies have none) and its environment is not set yet (end is 0), has been set since
-/// (begin < end), or is being filled in (begin == end, and it runs; one whose environment stays empty mostly sleeps).
+/// Called for a process whose environment was read as empty: returns whether to read it again. True if the process has
+/// memory (kernel threads and zombies have none), and its environment is in one of three states: not set yet (end is
+/// 0), set since the read (begin < end), or being filled in (begin == end, while the process runs; a process whose
+/// environment stays empty mostly sleeps).
 bool is_in_exec(int proc, const char* pid) {
   constexpr int kState = 3, kMemory = 23, kBegin = 50, kEnd = 51;  // fields of /proc/<pid>/stat
   const int fd = open_file_of(proc, pid, "/stat");

@@ -149,7 +149,8 @@ void Supervision::advance(double now) {
   }
 }
 
-/// A process that waits for an unresponsive disk or device ends only when that responds.
+/// Ends the wait for processes that SIGKILL did not end: they wait for an unresponsive disk or device, and end only
+/// when it responds.
 void Supervision::give_up() {
   for (size_t rank = 0; rank < reports_.size(); ++rank) {
     RankReport& report = reports_[rank];

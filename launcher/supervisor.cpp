@@ -49,8 +49,9 @@ class Supervisor {
         timer_(loop_) {
     for (const int number : heeded({SIGINT, SIGTERM, SIGHUP, SIGUSR1})) interrupts_.add(number);
     unblock_interrupts();
-    std::signal(SIGPIPE, SIG_IGN);  // keep running when the reader of our output goes away
-    std::signal(SIGXFSZ, SIG_IGN);  // or a file reaches `ulimit -f`: the write fails with EFBIG
+    std::signal(SIGPIPE, SIG_IGN);  // The process keeps running when the reader of its output goes away.
+    std::signal(SIGXFSZ, SIG_IGN);  // A file that reaches `ulimit -f` is then a failed write with EFBIG, not the end of
+                                    // the process.
   }
 
   Outcome run() {

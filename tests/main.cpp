@@ -1,5 +1,6 @@
-// main() of the test programs. doctest cannot skip a running case, and it passes a case without checks and a run
-// without a matching case. Here a case can be skipped (tests/skip.h), and the other two fail.
+// main() of the test programs. doctest itself cannot skip a case that is already running, and it lets a case without
+// checks and a run without a matching case pass. With this main(), a case can be skipped (tests/skip.h), and such cases
+// and runs fail.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -71,8 +72,8 @@ void trainctl::skip_test(const std::string& reason) {
 
 namespace {
 
-/// A shell without job control ignores SIGINT for its background jobs, and nohup SIGHUP: the runs that tests start would
-/// ignore them too.
+/// Resets signals that are ignored: a shell without job control ignores SIGINT for its background jobs, and nohup
+/// ignores SIGHUP. The runs that tests start would inherit that.
 void heed_signals(char** argv) {
   bool ignored = false;
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE})

@@ -100,8 +100,8 @@ StateCompiler::Home StateCompiler::lay_out(int rank) {
   return home;
 }
 
-/// Makes the program that of another rank of the same class: offsets of its parts, its shards, and its own share of
-/// stored ranges.
+/// Changes a program to that of another rank of the same class. Changes the positions of its local shards in whole
+/// tensors, its shards of buckets, and the elements that it writes into checkpoints.
 void StateCompiler::change_to(int rank, Home& home) const {
   Program& program = home.program;
   program.rank = rank;

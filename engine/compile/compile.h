@@ -50,11 +50,11 @@ class StateCompiler {
  public:
   /// The arguments must outlive it.
   StateCompiler(const Graph& graph, const Plan& plan, const CostModel& cost);
-  /// Valid until the next call.
+  /// Returns a program without instructions. It is valid until the next call.
   const Program& compile(int rank);
 
  private:
-  /// The ranks of a stage, or one server.
+  /// The state of the compiler for the ranks of one stage, or for one server.
   struct Home {
     Program program;                             ///< program of the rank that was compiled last
     std::vector<const VariablePlan*> variables;  ///< one per entry of program.variables

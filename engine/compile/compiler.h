@@ -46,25 +46,26 @@ struct View {
 struct VirtualInstruction {
   Instruction code;
   std::vector<BufferId> inputs, outputs;  ///< in the order of code.inputs, code.outputs
-  /// Number of this rank's sends to the peer of a message that the peer has received. recv: before it sends this. send:
-  /// before this task starts, as the schedule orders the tasks of all stages.
+  /// Number of this rank's earlier sends to the peer that the peer has certainly received. For a recv: received before
+  /// the peer sends this message. For a send: received before the current task starts, because the schedule orders the
+  /// tasks of all stages.
   size_t acknowledged = 0;
 };
 
 inline bool is_kernel(const VirtualInstruction& v, const KernelDef& kernel) {
   return v.code.opcode == Opcode::kernel && v.code.op == kernel.name;
 }
-/// The role that it could have in the epilogue of the kernel before it.
+/// Returns the role that `v` could have in the epilogue of the kernel before it.
 inline EpilogueRole epilogue_role(const VirtualInstruction& v) {
   const KernelDef* kernel = kernel_of(v.code);
   return kernel != nullptr && kernel->as_epilogue != nullptr ? kernel->as_epilogue(v.code.attrs) : EpilogueRole{};
 }
-/// True if it sums parameter gradients over ranks.
+/// True if `v` sums parameter gradients over ranks.
 inline bool reduces(const VirtualInstruction& v) {
   return v.code.opcode == Opcode::collective && v.code.purpose == Purpose::gradient;
 }
 
-/// True if a worker sends parameter gradients to a server.
+/// True if `v` sends parameter gradients from a worker to a server.
 inline bool pushes(const VirtualInstruction& v) {
   return v.code.opcode == Opcode::send && v.code.purpose == Purpose::gradient;
 }
@@ -91,7 +92,7 @@ struct RankBucket {
   BufferId read() const { return compute >= 0 ? compute : weights; }
   DType read_type() const { return compute >= 0 ? compute_type : DType::f32; }
   DType gathered_type() const { return rounded_by_gathers ? compute_type : read_type(); }
-  /// Same as Bucket::weights_are_cut, which needs buffer offsets.
+  /// Returns the same as Bucket::weights_are_cut, which can be called only when buffers have offsets.
   bool weights_are_cut() const { return level == 3 || (level > 0 && compute >= 0); }
 };
 
@@ -131,7 +132,7 @@ struct Compiler {
   bool is_server() const { return server >= 0; }
   /// An asynchronous server takes no part in the loss, which is each worker's own.
   bool has_loss() const { return graph.has_loss() && !(is_server() && plan.is_asynchronous()); }
-  /// True if this rank has a part of the bucket.
+  /// True if this rank holds the bucket or a part of it.
   bool has(const BucketPlan& bucket) const {
     return is_server() ? bucket.part_of_server(server) >= 0 : bucket.in_stage(stage);
   }
@@ -139,7 +140,7 @@ struct Compiler {
   const Optimizer& optimizer_of(const BucketPlan& bucket) const {
     return (bucket.uses_companion ? companions : optimizers).at(static_cast<size_t>(bucket.group + 1));
   }
-  /// True if its update is only weight -= learning_rate * gradient.
+  /// True if the bucket's update is only weight -= learning_rate * gradient.
   bool is_plain_step(const BucketPlan& bucket) const {
     return optimizer_of(bucket).is_plain_step() && !plan.numerics.optimizer.average && !plan.has_replicas() &&
            !plan.numerics.optimizer.needs_norm() && plan.numerics.optimizer.clip_value == 0 &&
@@ -167,7 +168,7 @@ struct Compiler {
   int variable_index(TensorId tensor) const { return variables[static_cast<size_t>(tensor)]; }
   /// Marks `part` as this rank's part of a range of `whole` elements, starting at element `first`.
   static View own_part(View part, OwnPart kind, int64_t whole, int64_t first);
-  /// `elements` of a flat range, starting at `first_element` of the buffer.
+  /// A one-dimensional view of `elements` elements of the buffer, starting at element `first_element`.
   View flat(BufferId buffer, int64_t first_element, int64_t elements, std::string name, DType dtype = DType::f32) const;
 };
 

@@ -15,12 +15,12 @@ inline constexpr std::string_view kFp8Slot = "fp8_scale";
 
 struct Fp8State {
   TensorId tensor = -1;
-  std::vector<int> stages;  ///< whose products read it, in ascending order
+  std::vector<int> stages;  ///< the stages whose products read the tensor, ascending
 };
 
-/// In the order of the nodes that read them. Empty unless scales are delayed.
+/// Returns the states in the order of the nodes that read them; empty unless scales are delayed.
 std::vector<Fp8State> fp8_states(const Graph& graph, const Plan& plan);
-/// The shape of each.
+/// Returns the shape of one state.
 Shape fp8_state_shape(const Plan& plan);
 
 }  // namespace trainctl

@@ -5,7 +5,7 @@
 
 namespace trainctl {
 
-/// The name in place of a parameter's, and the slot.
+/// The state belongs to no parameter. In checkpoints it has kGradientNorms as parameter name and kNormsSlot as slot.
 inline constexpr std::string_view kGradientNorms = "gradients", kNormsSlot = "last_norms";
 
 }  // namespace trainctl

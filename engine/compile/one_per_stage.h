@@ -5,9 +5,9 @@
 
 namespace trainctl {
 
-/// One rank of each stage represents all ranks that count the loss, and one represents those that do not: their
-/// programs differ only in a few numbers of the norm, or in how much they see of the keys that a ring passes around: it
-/// is the rank that sees the most. The programs are not verified.
+/// Compiles up to two ranks of each stage: one represents all ranks that count the loss, the other all ranks that do
+/// not. The programs of the represented ranks differ only in a few numbers of the gradient norm, and in how many keys
+/// they see in a ring; the rank that sees the most keys is compiled. The programs are not verified.
 RankClasses compile_one_per_stage(const Graph& graph, const Plan& plan, const CostModel& cost);
 
 }  // namespace trainctl

@@ -7,9 +7,9 @@
 
 namespace trainctl {
 
-/// `group`: Update::group.
+/// True if the companion of the job's optimizer updates the parameter. `group` is Update::group.
 bool uses_companion(const Graph& graph, const OptimizerSpec& spec, TensorId parameter, int group);
-/// The optimizer with the settings of the group.
+/// Returns the job's optimizer, or with `companion` its companion, with the settings of the parameter group.
 Optimizer optimizer_of(const OptimizerSpec& spec, int group, bool companion);
 
 }  // namespace trainctl

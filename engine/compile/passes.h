@@ -5,14 +5,15 @@
 
 namespace trainctl {
 
-/// Buckets, variables and everything else that lives as long as the program.
+/// Lays out the buckets, variables and all other buffers that live as long as the program.
 void lay_out_variables(Compiler& c);
 /// Determines which rank writes which part of the variables into checkpoints: state that several ranks have is divided
 /// among them.
 void divide_storage(Compiler& c);
 /// Determines which images are stored channels last.
 void choose_formats(Compiler& c);
-/// The stage's tasks as instructions: nodes, redistributions, pipeline, gradients, and the end of the step.
+/// Translates the tasks of the stage to instructions: the kernels of nodes, redistributions, messages of the pipeline,
+/// sums of gradients, and the end of the step.
 void lower_stage(Compiler& c);
 /// Weights that are gathered within a task, at level 3 and in bf16, are gathered one layer before their use.
 void gather_ahead(Compiler& c);
@@ -33,7 +34,7 @@ void join_statistics(Compiler& c);
 void fuse_relu_grad(Compiler& c);
 /// The last product, the loss and what reads their results run for some rows at a time.
 void head_in_pieces(Compiler& c);
-/// Plain SGD inside the kernels that compute the gradients, if nothing else needs those.
+/// The kernels that compute gradients also apply plain SGD, if nothing else reads the gradients.
 void fuse_update(Compiler& c);
 /// A layer's gradients of weight and bias are computed by one kernel.
 void fuse_bias_grad(Compiler& c);
@@ -42,7 +43,7 @@ void fuse_norm_grads(Compiler& c);
 void fuse_skinny_grads(Compiler& c);
 /// Products with few columns of one large operand are computed by one kernel, as are the gradients of their weights.
 void fuse_skinny_products(Compiler& c);
-/// Element-wise kernels that follow from one another become one.
+/// Chains of element-wise kernels become one kernel.
 void fuse_elementwise(Compiler& c);
 /// Gradients that are reduced are computed before those of their layers' inputs, unless other ranks wait for the
 /// latter.
@@ -64,7 +65,8 @@ void order_sends(Compiler& c);
 void reuse_buffers(Compiler& c);
 /// An offset for each buffer, arena_bytes and Memory.
 void place_buffers(Compiler& c);
-/// Streams, operands' arena offsets, and the waits that order the streams. Fills program.instructions.
+/// Assigns each instruction its stream, the arena offsets of its operands, and the waits that order the streams. Fills
+/// program.instructions.
 void order_streams(Compiler& c);
 
 }  // namespace trainctl

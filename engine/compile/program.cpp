@@ -53,7 +53,7 @@ Bucket::Piece Bucket::piece(int index) const {
 int64_t Instruction::bytes() const {
   int64_t in = 0, out = 0;
   for (const Operand& operand : inputs) in += operand.bytes();
-  if (opcode == Opcode::collective && inputs.size() > 1) in = inputs[0].bytes();  // not the counts of rows
+  if (opcode == Opcode::collective && inputs.size() > 1) in = inputs[0].bytes();  // not inputs[1], the counts of rows
   for (const Operand& operand : outputs) out += operand.bytes();
   return std::max(in, out);
 }

@@ -253,7 +253,8 @@ struct Memory {
 
   int64_t validation = 0;  ///< additional memory of the job's validation; set by make_room_for (compile_job.h)
 
-  /// Without data_set and copy_engines, which a rank does without if there is no room.
+  /// The device memory that the rank needs in any case. Excludes data_set and copy_engines, which the rank can do
+  /// without.
   int64_t total() const { return arena() + workspace + validation; }
 };
 

@@ -17,7 +17,7 @@
 namespace trainctl {
 namespace {
 
-constexpr size_t kClassesOfThread = 2;  ///< that are worth starting a thread for
+constexpr size_t kClassesOfThread = 2;  ///< the number of classes for which starting a thread pays off
 
 }  // namespace
 
@@ -84,7 +84,7 @@ void number_groups(RankClasses& classes) {
 
 namespace {
 
-/// The classes of all processes, from those of one worker with its servers.
+/// Returns the classes of all asynchronous workers and servers, given the classes of one worker with its servers.
 RankClasses with_own_workers(RankClasses classes, int workers) {
   const int servers = classes.num_ranks() - 1;
   classes.class_of.assign(static_cast<size_t>(workers + servers), 0);
@@ -137,7 +137,7 @@ Program of_process(Program program, const Plan& plan, int rank) {
 
 namespace {
 
-/// The classes of all replicas, from those of the first.
+/// Returns the classes of all replicas, given the classes of the first replica.
 RankClasses with_replicas(RankClasses first, const Plan& plan) {
   RankClasses all;
   all.mesh = first.mesh;

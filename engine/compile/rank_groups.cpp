@@ -7,7 +7,7 @@
 namespace trainctl {
 namespace {
 
-/// The axes for which mesh.group(ranks[0], axes) equals these ranks in stage.
+/// Returns the axes for which mesh.group(ranks[0], axes) equals `ranks` (ranks in stage); empty if there are none.
 std::optional<Axes> axes_of(const Mesh& mesh, const std::vector<int>& ranks) {
   std::vector<std::pair<size_t, Axis>> found;  // position of the rank one step along the axis
   for (Axis axis = 0; axis < mesh.num_axes(); ++axis) {
@@ -22,7 +22,7 @@ std::optional<Axes> axes_of(const Mesh& mesh, const std::vector<int>& ranks) {
   return axes;
 }
 
-/// The ranks as axes of the mesh, in one or more stages; empty if they are not such a group.
+/// Describes the ranks by axes of the mesh in one or more stages. Returns nullopt if they are not such a group.
 std::optional<GroupKind> of_mesh(const Mesh& mesh, const std::vector<int>& ranks) {
   GroupKind group;
   std::vector<int> first;  // ranks in the first stage

@@ -1,5 +1,5 @@
-// The dependence of a program on its rank: everything that passes use about a rank is in these traits, or is only a
-// number.
+// Computes the traits of each rank: all facts about a rank that influence its program beyond rank numbers. Ranks with
+// equal traits form one class.
 #include "engine/compile/rank_traits.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct Range {
   Range intersected(const Range& other) const { return {std::max(begin, other.begin), std::min(end, other.end)}; }
 };
 
-/// hybrid_parallel: the groups named by layers, by rank in stage.
+/// Collects the groups that collective layers name (hybrid_parallel), and gives equal groups equal numbers.
 class LayerGroups {
  public:
   LayerGroups(const Graph& graph, const Plan& plan) : graph_(graph), plan_(plan) {}
@@ -40,7 +40,7 @@ class LayerGroups {
   }
 
  private:
-  /// The group formed by the ranks in `list`.
+  /// Adds the group of a collective layer that consists of the ranks in stage in `list`.
   void add_list(const Node& node, const Ints& list, std::vector<RankTraits>& traits) {
     const int first = plan_.stage_of(node) * plan_.mesh.size();
     const int64_t root =
@@ -73,7 +73,7 @@ bool counts_loss(const Graph& graph, const RankOfPlan& rank) {
 CountedBucket::CountedBucket(const Plan& plan, const BucketPlan& bucket) : plan_(plan), bucket_(bucket) {
   for (const BucketParameter& p : bucket.parameters) {
     Axes replicas = p.gradient_layout.replica_axes(plan.mesh);
-    if (bucket.is_summed_twice()) {  // the same shard is on every host
+    if (bucket.is_summed_twice()) {  // each host has all shards, so a shard must count on one host only
       const Axes across = bucket.across_axes();
       replicas.insert(replicas.end(), across.begin(), across.end());
     }
@@ -94,7 +94,8 @@ void CountedBucket::each_part(int stage, IndexOf index_of, Each each) const {
                 shards = bucket_.num_shards(mesh);
   for (const Stretch& stretch : stretches_) {
     const int64_t replica = index_of(stretch.replicas), replicas = mesh.ways(stretch.replicas);
-    // The part of a piece that a rank keeps is `kept`; in the bucket's range that part starts `not_kept` later.
+    // Counts this rank's share of the elements `mine`. `kept` is the range that the rank keeps of the piece. In the
+    // whole bucket, an element has an index that is larger by `not_kept` than in the gradients that the rank keeps.
     const auto count = [&](const Range& mine, int piece, int64_t not_kept, const Range& kept) {
       if (mine.begin >= mine.end) return;
       const Range part = mine.part(replica, replicas);

@@ -1,5 +1,5 @@
-// The dependence of a program on its rank: everything that passes use about a rank is in these traits, or is only a
-// number.
+// The traits of a rank: all facts about a rank that influence its program, apart from rank numbers. Ranks with equal
+// traits form one class (rank_classes.h).
 #pragma once
 
 #include <compare>
@@ -24,7 +24,7 @@ bool counts_loss(const Graph& graph, const RankOfPlan& rank);
 /// A part of a bucket's gradients that a rank adds to the gradient norm.
 struct CountedPart {
   int piece = 0;
-  int64_t at = 0, elements = 0;  ///< offset in the gradients that the rank keeps
+  int64_t at = 0, elements = 0;  ///< first element in the gradients that the rank keeps, and number of elements
   int64_t first = 0, whole = 0;  ///< offset in the piece as the rank keeps it, and that piece's size
 };
 
@@ -69,14 +69,14 @@ class CountedBucket {
 /// Ranks with equal traits have the same program except for numbers: peers, members of groups, offsets of their
 /// parts of tensors and buckets.
 struct RankTraits {
-  int server = -1;  ///< each server is a class
+  int server = -1;  ///< index of the server, so that each server is its own class; -1: a worker
   int stage = 0;
   bool counts_loss = false;
   std::vector<int>
       counted;  ///< with a norm of gradients: the number of counted parts of each piece of the stage's buckets
   std::vector<bool> pushes;   ///< parameter_server: for each bucket that servers hold
   std::vector<int> groups;    ///< hybrid_parallel: for each collective layer, the index among the job's distinct groups
-  std::vector<bool> is_root;  ///< and whether the rank is its root
+  std::vector<bool> is_root;  ///< hybrid_parallel: for each collective layer, whether the rank is the root
   int first_micro_batch = -1;  ///< if ranks have different micro-batches
   int in_ring = -1;            ///< if ranks of a ring see different blocks of keys: the number of what it sees
 

@@ -24,7 +24,7 @@ std::optional<DeviceNeed> device_need(const std::vector<Program>& programs, cons
 }
 
 nlohmann::ordered_json estimate_report(const RankClasses& classes, const Machine& machine, const Simulation& step) {
-  constexpr double kNineOfTen = 1.645;  // standard deviations of a normal distribution
+  constexpr double kNineOfTen = 1.645;  // 90 % of a normal distribution are within this many standard deviations
   nlohmann::ordered_json parts = nlohmann::ordered_json::object(), of_classes = nlohmann::ordered_json::array();
   for (size_t p = 0; p < kParts; ++p)
     if (step.parts[p] > Seconds{}) parts[std::string(to_string(static_cast<Part>(p)))] = step.parts[p].value;

@@ -21,7 +21,7 @@ struct DeviceNeed {
   int64_t usable() const { return device - reserved; }
   bool fits() const { return bytes <= usable(); }
 };
-/// Nothing if the machine does not state how much memory its devices have.
+/// Returns nullopt if the machine does not state how much memory its devices have.
 std::optional<DeviceNeed> device_need(const std::vector<Program>& programs, const Machine& machine);
 
 /// {"machine", "source", "seconds", "low", "high": nine of ten steps are expected between them, from the errors of the

@@ -18,13 +18,13 @@
 namespace trainctl {
 namespace {
 
-/// An instruction of a class.
+/// The position of an instruction: a class of ranks, and an index in its program.
 struct At {
   size_t of_class = 0;
   int index = -1;  ///< -1: none
 };
 
-/// A time, and the instruction that ended then.
+/// A time, and the instruction that ended at this time.
 struct Event {
   Seconds time;
   At at;
@@ -33,7 +33,7 @@ struct Event {
 /// The earliest known time at which an instruction can begin.
 struct Begin {
   bool known = false;
-  bool is_ready = false;  ///< all of its rank that it waits for has ended
+  bool is_ready = false;  ///< all instructions of its own rank that it waits for have ended
   Seconds ready;
   Event event;
 
@@ -42,25 +42,25 @@ struct Begin {
   }
 };
 
-/// Instructions that run one after the other.
+/// A stream of a class of ranks: a sequence of instructions that run one after the other.
 struct Lane {
   size_t of_class = 0;
   std::vector<int> indices;
   size_t next = 0;
-  Event last;  ///< the end of the instruction before
+  Event last;  ///< the end of the previous instruction of the lane
   Begin begin;
 
   bool finished() const { return next == indices.size(); }
   At head() const { return {of_class, indices[next]}; }
 };
 
-/// Messages of one class to another: when each was there, and when it was taken.
+/// The messages from one class to another: the time at which each was sent, and the time at which it was received.
 struct Channel {
   std::vector<Event> sent, received;
 };
 
-/// Numbers an instruction among the messages in its channels, one for each class of its peers, or among the calls of
-/// its group.
+/// The number of an instruction among the messages of its channels, or among the calls of its group. A message has one
+/// channel for each class of its peers.
 struct Place {
   std::vector<size_t> channels;
   size_t number = 0;
@@ -72,7 +72,8 @@ struct Uncertainty {
   std::string key;   ///< equal keys have equal errors
 };
 
-/// Relative error where there are no samples: a kernel or a call is that far from the rates of its machine.
+/// The relative error that is assumed for a kernel or collective without measured samples, whose time is computed from
+/// the rates of the machine.
 constexpr double kUnmeasured = 0.2;
 
 std::vector<TensorInfo> infos_of(const std::vector<Operand>& operands) {
@@ -92,7 +93,7 @@ bool adds(const Instruction& instruction) {
                      [](const Operand& output) { return output.accumulate; });
 }
 
-/// Time of a kernel that runs alone.
+/// Returns the time of a kernel if nothing else runs at the same time.
 Seconds alone_seconds(const Program& program, size_t i, const Machine& machine) {
   const Instruction& now = program.instructions[i];
   const std::vector<TensorInfo> inputs = infos_of(now.inputs), outputs = infos_of(now.outputs);
@@ -101,7 +102,8 @@ Seconds alone_seconds(const Program& program, size_t i, const Machine& machine) 
   return shares_launch(program, i) ? std::max(seconds - machine.launch, Seconds{}) : seconds;
 }
 
-/// Time of the operands that are in the memory of the host: updated states are read and written at the same time.
+/// Returns the time that a kernel takes to access its operands in the memory of the host over the bus. Updated states
+/// are read and written at the same time, because the bus transfers in both directions.
 Seconds seconds_of_bus(const Instruction& kernel, const Machine& machine) {
   double bytes = 0;
   for (const Operand& operand : kernel.outputs)
@@ -180,7 +182,8 @@ class Simulator {
     }
   }
 
-  /// True if each of the message's channels has had the event.
+  /// True if the event (sent or received) of this message has happened in each of its channels. Then also moves `begin`
+  /// to the latest of these times.
   bool await(Begin& begin, const Place& place, std::vector<Event> Channel::*events) const {
     for (size_t c : place.channels) {
       const std::vector<Event>& all = channels_[c].*events;
@@ -190,7 +193,8 @@ class Simulator {
     return true;
   }
 
-  /// Notes that the class has come to this call; true if all others have too.
+  /// Records that the class has reached this collective. Returns true if all other classes of the group have reached it
+  /// too.
   bool match_call(At at, Begin& begin) {
     const int id = group_id(at);
     const size_t number = of(places_, at).number;
@@ -204,6 +208,8 @@ class Simulator {
     return true;
   }
 
+  /// Determines when the head of a lane can begin, as far as this is known: after the instructions that it waits for,
+  /// and after its peers have arrived.
   Begin begin_of(const Lane& lane) {
     const At at = lane.head();
     const Instruction& now = code(at);
@@ -226,7 +232,8 @@ class Simulator {
     return begin;
   }
 
-  /// The lane whose head begins first, among those whose head can begin; null if there are none.
+  /// Returns the lane whose next instruction begins first, among lanes whose next instruction can begin; null if there
+  /// is none. The next instruction of a lane is called its head.
   Lane* next_lane() {
     Lane* first = nullptr;
     for (Lane& lane : lanes_) {
@@ -237,6 +244,7 @@ class Simulator {
     return first;
   }
 
+  /// Runs the head of a lane: computes its end, and records events for the instructions that wait for it.
   void start(Lane& lane) {
     const At at = lane.head();
     const Opcode opcode = code(at).opcode;
@@ -259,7 +267,8 @@ class Simulator {
     return instruction.opcode == Opcode::collective || instruction.opcode == Opcode::recv;
   }
 
-  /// From the begin of the lane's head to the end of a kernel of its rank that runs then, or begins with it.
+  /// Returns how long a kernel of the same rank still runs when the lane's head begins. Includes a kernel that begins
+  /// at the same time.
   Seconds kernel_beside(const Lane& lane) {
     const Seconds now = lane.begin.event.time;
     Seconds left;
@@ -272,8 +281,9 @@ class Simulator {
     return left;
   }
 
-  /// Between the begin of the lane's head and that of its transfer, which waits for multiprocessors that a kernel
-  /// holds, at most until that ends. A message was measured between kernels, so its time has the exposed delay already.
+  /// Returns the time between the begin of the lane's head and the start of its transfer. The transfer waits for
+  /// multiprocessors that a running kernel occupies, at most until this kernel ends. The measured time of a recv
+  /// already includes CallDelays::exposed, because messages were measured between kernels.
   Seconds delay(const Lane& lane) {
     const At at = lane.head();
     if (!moves(code(at)) || of(prices_, at) == Seconds{}) return {};
@@ -296,7 +306,8 @@ class Simulator {
     return longest;
   }
 
-  /// A kernel and a transfer both take longer while they overlap.
+  /// Returns the time of the lane's head including the slowdown by overlap: a kernel and a transfer that overlap both
+  /// take longer.
   Seconds stretched(const Lane& lane, Seconds seconds) const {
     Seconds beside;
     for (const Lane& other : lanes_) {
@@ -307,7 +318,8 @@ class Simulator {
     return seconds + (machine_.overlap_cost - 1) * beside + (machine_.wait_cost - 1) * beside_wait(lane, seconds);
   }
 
-  /// Spread of a collective's group, or of a message's two ranks: in a ring of those that are furthest apart.
+  /// Returns how the ranks of a collective's group, or the two ranks of a message, are spread over hosts. In a ring it
+  /// is the pair of neighbours that are furthest apart.
   const GroupSpread& spread(At at) {
     const Instruction& now = code(at);
     if (now.opcode == Opcode::collective) return spreads_[at.of_class][static_cast<size_t>(now.group)];
@@ -401,6 +413,8 @@ class Simulator {
     return {};
   }
 
+  /// Follows the critical path from the end of the step to its start. Adds the time of each instruction to its part
+  /// and, with `with_deviation`, its error to the deviation of the step.
   void follow_back(Simulation& result, bool with_deviation) {
     std::map<std::string, double> deviations;
     Seconds end = end_.time;

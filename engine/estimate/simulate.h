@@ -55,7 +55,8 @@ struct Simulation {
 /// alone.
 StepSample step_alone(const Program& program, const Machine& machine);
 
-/// Without `deviation`, which takes long to compute, it includes only the error of the machine's step cost.
+/// Simulates a step. With `with_deviation`, Simulation::deviation includes the errors of kernel times, which takes long
+/// to compute; without it, only the error of the machine's step cost.
 Simulation simulate(const RankClasses& classes, const Machine& machine, bool with_deviation = true);
 
 }  // namespace trainctl

@@ -8,7 +8,8 @@ namespace trainctl {
 
 inline float from_bf16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
-/// Rounds to nearest, ties to even. Branch-free, so that loops over it are vectorised; a NaN stays a NaN.
+/// Converts f32 to bf16. Rounds to nearest, ties to even. Branch-free, so that loops over it are vectorised; a NaN
+/// stays a NaN.
 inline uint16_t to_bf16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;

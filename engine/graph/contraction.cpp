@@ -1,4 +1,4 @@
-// The indices that a node sums over.
+// Finds the factors that a node sums over.
 #include "engine/graph/contraction.h"
 
 #include <algorithm>

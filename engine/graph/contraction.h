@@ -1,4 +1,4 @@
-// The indices that a node sums over.
+// Finds the factors that a node sums over: letters of its rule that inputs have and an output does not have.
 #pragma once
 
 #include <vector>
@@ -11,10 +11,10 @@ namespace trainctl {
 /// output a partial sum.
 std::vector<int> contracted_factors(const Rule& rule, int output);
 
-/// True if `factor` is one of them.
+/// True if `factor` is one of contracted_factors(rule, output).
 bool is_contracted(const Rule& rule, int output, int factor);
 
-/// Some output sums over an index.
+/// True if some output of the node sums over a factor.
 bool contracts(const Rule& rule);
 
 }  // namespace trainctl

@@ -17,7 +17,7 @@ inline float from_e4m3(uint8_t bits) {
   return std::bit_cast<float>(magnitude | sign);
 }
 
-/// Rounds to nearest, ties to even; beyond 448 to 448. A NaN stays a NaN.
+/// Converts f32 to E4M3. Rounds to nearest, ties to even; larger magnitudes than 448 become 448. A NaN stays a NaN.
 inline uint8_t to_e4m3(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = bits >> 24 & 0x80u;

@@ -17,7 +17,7 @@ inline float from_e5m2(uint8_t bits) {
   return std::bit_cast<float>(magnitude | sign);
 }
 
-/// Rounds to nearest, ties to even; beyond 57344 to 57344. A NaN stays a NaN.
+/// Converts f32 to E5M2. Rounds to nearest, ties to even; larger magnitudes than 57344 become 57344. A NaN stays a NaN.
 inline uint8_t to_e5m2(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = bits >> 24 & 0x80u;

@@ -1,5 +1,4 @@
-// The bytes that the members of a collective have to receive from each other, over all of them; p members, n bytes of
-// the input of one.
+// Computes the bytes that all members of a collective together have to receive from each other.
 #include "engine/graph/exchanged_bytes.h"
 
 #include "engine/base/error.h"

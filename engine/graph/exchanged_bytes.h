@@ -1,5 +1,5 @@
-// The bytes that the members of a collective have to receive from each other, over all of them; p members, n bytes of
-// the input of one:
+// The bytes that all members of a collective together have to receive from each other. The group has p members, and the
+// input of one member has n bytes:
 //
 //   all_reduce       2 (p - 1) n, or p (p - 1) n if each member adds up everything: at most kAddedAloneBytes, or fewer
 //                    elements than members
@@ -18,7 +18,7 @@ namespace trainctl {
 /// Sums of at most this many bytes go whole to each member, in one exchange instead of two.
 inline constexpr int64_t kAddedAloneBytes = 4096;
 
-/// `count`: elements, as a Communicator counts them.
+/// Returns these bytes. `count` is the number of elements as a Communicator counts them.
 int64_t exchanged_bytes(Collective kind, int members, int64_t count, DType dtype);
 
 }  // namespace trainctl

@@ -6,7 +6,7 @@
 
 namespace trainctl {
 
-/// Branch-free, so that loops over it are vectorised.
+/// Converts half precision to f32. Has no branches, so that loops over it are vectorised.
 inline float from_f16(uint16_t bits) {
   constexpr uint32_t kExponent = 0x7c00u << 13;
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
@@ -20,7 +20,8 @@ inline float from_f16(uint16_t bits) {
   return std::bit_cast<float>(magnitude | sign);
 }
 
-/// Rounds to nearest, ties to even; from 65520 on to infinity. Branch-free; a NaN stays a NaN.
+/// Converts f32 to half precision. Rounds to nearest, ties to even; values from 65520 on become infinity. Branch-free;
+/// a NaN stays a NaN.
 inline uint16_t to_f16(float value) {
   constexpr uint32_t kInfinity = 255u << 23, kAbove = (127u + 16u) << 23, kLeastNormal = 113u << 23;
   constexpr uint32_t kSubnormalAdd = ((127u - 15u) + (23u - 10u) + 1u) << 23;

@@ -12,13 +12,13 @@ enum class Format : uint8_t {
   channels_last,  ///< images, in the graph [n, c, h, w], as [n, h, w, c]
 };
 
-/// Position at which a dim of the graph is stored.
+/// Returns the position in memory order of dim `dim` of the graph: channels (dim 1) are stored last in channels_last.
 constexpr int stored_dim(int dim, Format format) {
   constexpr int kChannelsLast[] = {0, 3, 1, 2};
   return format == Format::declared ? dim : kChannelsLast[dim];
 }
 
-/// Sizes or offsets by dim of the graph, in the order in which they are stored.
+/// Reorders sizes or offsets from the order of the graph's dims to the order in which the dims are stored.
 inline Shape stored_shape(const Shape& shape, Format format) {
   Shape stored = shape;
   for (size_t d = 0; d < shape.size(); ++d)

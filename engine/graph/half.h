@@ -19,7 +19,7 @@ inline void halves_to_floats(DType type, const uint16_t* halves, int64_t count, 
     std::transform(halves, halves + count, floats, from_f16);
 }
 
-/// Rounds to nearest, ties to even.
+/// Converts `count` f32 numbers to bf16 or f16. Rounds to nearest, ties to even.
 inline void floats_to_halves(DType type, const float* floats, int64_t count, uint16_t* halves) {
   check(is_half(type), "a 16-bit float is bf16 or f16");
   if (type == DType::bf16)

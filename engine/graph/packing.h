@@ -28,7 +28,7 @@ constexpr std::string_view to_string(Packing packing) {
   return kNames[static_cast<size_t>(packing)];
 }
 
-/// Packing of this name; none for any other.
+/// Returns the packing with this name, or Packing::none for any other name.
 constexpr Packing packing_of(std::string_view name) {
   for (const Packing packing : {Packing::bf16, Packing::int8, Packing::nf4})
     if (to_string(packing) == name) return packing;
@@ -68,7 +68,8 @@ inline constexpr std::array<float, 16> kNf4Codes = {-1.0f,
                                                     0.7229568362236023f,
                                                     1.0f};
 
-/// The number of the nearest code; between two codes the lower one. Branch-free: a binary search of four steps.
+/// Returns the index of the nf4 code that is nearest to `value`; at equal distance, the lower code. Runs a binary
+/// search of four steps without branches.
 inline uint32_t nf4_code(float value) {
   const auto is_above = [&](uint32_t code) -> uint32_t {
     return value > (kNf4Codes[code] + kNf4Codes[code + 1]) / 2 ? 1 : 0;
@@ -101,7 +102,7 @@ inline void pack_blocks(Packing packing, const float* values, int64_t blocks, ui
   }
 }
 
-/// The reverse.
+/// Unpacks blocks of 64 elements: the reverse of pack_blocks.
 inline void unpack_blocks(Packing packing, const uint32_t* words, int64_t blocks, float* values) {
   const bool is_nf4 = packing == Packing::nf4;
   for (int64_t b = 0; b < blocks; ++b) {

@@ -6,7 +6,7 @@
 namespace trainctl {
 namespace {
 
-/// The tokens or vectors that the network reads first; null: the data are not sequences.
+/// Returns the tensor of tokens or vectors that the network reads; null if the data are not sequences.
 const Tensor* sequences(const Graph& graph) {
   for (const Tensor& tensor : graph.tensors) {
     if (tensor.kind != TensorKind::input || tensor.shape.empty()) continue;

@@ -7,8 +7,8 @@
 
 namespace trainctl {
 
-/// By tensor: the dim that runs over the rows, as the major part; -1: none. Nothing for tensors of the backward pass.
-/// Empty if the data are not sequences.
+/// Returns for each tensor the dim whose major factor is the rows of the sequences; -1: none, as for all tensors of the
+/// backward pass. Returns an empty list if the data are not sequences.
 std::vector<int> row_dims(const Graph& graph);
 
 /// True if no op of the forward pass divides the rows into parts or moves them, so that the results do not depend on

@@ -11,14 +11,15 @@
 namespace trainctl {
 namespace {
 
-/// check() that formats its message only on failure.
+/// Does the same as check(), but formats the message only on failure.
 template <class... Args>
 void require(bool holds, fmt::format_string<Args...> what, Args&&... args) {
   if (!holds) check(false, fmt::format(what, std::forward<Args>(args)...));
 }
 
-/// One operand: as many dims as its rule, each the product of its factors, no factor used twice (a cut
-/// of one index cannot cut two dims of the same tensor).
+/// Checks one operand of a node against its rule. It must have as many dims as the rule, and the size of each dim must
+/// be the product of the sizes of its factors. No factor may occur twice: a cut of one factor cannot cut two dims of a
+/// tensor.
 void verify_operand(const Graph& graph, const Layer& layer, TensorId id, const TensorRule& rule,
                     const std::string& where) {
   require(id >= 0 && id < static_cast<TensorId>(graph.tensors.size()), "{}: no such tensor", where);
@@ -44,7 +45,7 @@ void verify_operands(const Graph& graph, const Layer& layer, const std::vector<T
   for (size_t i = 0; i < tensors.size(); ++i) verify_operand(graph, layer, tensors[i], rules[i], where);
 }
 
-/// Unique names, and producers that agree with the nodes' outputs.
+/// Checks that names of tensors are unique, and that Tensor::producer agrees with the outputs of nodes.
 void verify_tensors(const Graph& graph) {
   std::set<std::string> names;
   for (const Tensor& tensor : graph.tensors) {

@@ -282,7 +282,8 @@ class Model {
       }
     }
     const double shares = static_cast<double>(spec_.parallel.micro_batches) * (hybrid_ ? ranks_in_stage_ : 1);
-    LossContext context{graph_, spec_, data_, batch_, shares};
+    const double copies = hybrid_ && spec_.parallel.full_batch ? static_cast<double>(ranks_in_stage_) : 1;
+    LossContext context{graph_, spec_, data_, batch_, shares, copies};
     if (has_reference_) {
       const auto targets = find("targets", "loss");
       const auto reference = references_.find(name);

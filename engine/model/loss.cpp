@@ -257,7 +257,7 @@ TensorId emit_loss(const LossContext& c, LayerBuilder& builder, const OpenLoss& 
   Attrs attrs = attrs_of_op(loss);
   const double mean = loss.spec.weight / (static_cast<double>(loss.terms) * c.shares);
   const bool sums = loss.spec.reduction == "sum";
-  attrs.set("scale", sums ? loss.spec.weight : mean);
+  attrs.set("scale", sums ? loss.spec.weight / c.copies : mean);
   if (sums) attrs.set("mean_scale", mean);  // for evaluations
   const bool weighted = attrs.has("class_weights");
   const TensorId targets =

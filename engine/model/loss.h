@@ -15,6 +15,7 @@ struct LossContext {
   const DataShapes& data;
   int64_t batch = 1;  ///< batch size of the graph
   double shares = 1;  ///< micro-batches (in hybrid_parallel times the ranks of a stage)
+  double copies = 1;  ///< ranks that add the loss of the same rows: with parallel.full_batch, all ranks of a stage
   // For a loss that compares the network with its start (LossDef::margins).
   TensorId reference = -1;  ///< prediction of the start
   TensorId targets = -1;

@@ -10,7 +10,7 @@
 namespace trainctl {
 namespace {
 
-/// The entries of one list, over all families.
+/// Concatenates one kind of definition (layers, losses, optimizers or metrics) over all families.
 template <class Def>
 std::vector<const Def*> collect(std::initializer_list<const Def*> OpFamily::*list) {
   std::vector<const Def*> all;

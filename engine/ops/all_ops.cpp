@@ -24,8 +24,8 @@ const OpFamily* const kFamilies[] = {
 #include "engine/ops/all_ops.def"
 };
 
-/// Definitions by name. They are looked up by the hundred thousand while a job is planned, so an entry is at the first
-/// free place from that of its hash.
+/// A hash table from names to definitions, with linear probing. It is a class of its own because planning a job makes
+/// hundreds of thousands of lookups.
 template <class T>
 class ByName {
  public:
@@ -41,7 +41,7 @@ class ByName {
     ++count_;
   }
 
-  /// Null: there is none.
+  /// Returns null if there is no definition with this name.
   const T* find(std::string_view name) const { return entries_[place_of(name)].definition; }
 
  private:
@@ -66,7 +66,7 @@ class ByName {
     }
   }
 
-  /// From the length, the first and the last letters.
+  /// A hash of the length and of the first and last letters of the name.
   static size_t hash(std::string_view name) {
     uint32_t first = 0, last = 0;
     if (name.size() >= sizeof first) {
@@ -75,13 +75,13 @@ class ByName {
     } else {
       for (char letter : name) first = first << 8 | static_cast<unsigned char>(letter);
     }
-    constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio
+    constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;  // 2^64 divided by the golden ratio (Fibonacci hashing)
     return static_cast<size_t>(((uint64_t{first} << 32 | last) + name.size()) * kOdd >> 40);
   }
 
   const char* what_;
   size_t count_ = 0;
-  std::vector<Entry> entries_;  ///< a power of two of them, at most a quarter in use
+  std::vector<Entry> entries_;  ///< the size is a power of two; at most a quarter is in use
 };
 
 const std::vector<const OpDef*>& ops() {

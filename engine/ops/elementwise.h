@@ -11,14 +11,14 @@ namespace trainctl {
 
 /// One output like the first input. All inputs have the same shape; all are f32, or all bf16.
 std::vector<TensorInfo> infer_elementwise(std::string_view op, Infos inputs, size_t num_inputs);
-/// "ab,ab->ab" for any number of inputs.
+/// The rule in which all operands have the same letters, such as "ab,ab->ab" for two inputs.
 RuleText elementwise_rule(Infos inputs, const Attrs& attrs);
 
 /// KernelDef::channels_last of a kernel that treats all elements in the same way, for images of equal or broadcastable
 /// shapes.
 std::optional<ChannelsLast> elementwise_images(Infos inputs, const Attrs& attrs);
 
-/// The same of a kernel that works along attr dim.
+/// KernelDef::channels_last of a kernel that works along attr dim.
 std::optional<ChannelsLast> images_along_dim(Infos inputs, const Attrs& attrs);
 
 /// Every operand passes through memory once; `flops_per_element` counts for each element of the first output.
@@ -29,7 +29,7 @@ Cost elementwise_cost(Infos inputs, Infos outputs, const Attrs&) {
   return traffic_cost(inputs, outputs, kFlops);
 }
 
-/// The same, with flops for each element of the first input, as for a sum or a loss.
+/// Like elementwise_cost, but with flops for each element of the first input, as a sum or a loss has.
 template <int kFlops>
 Cost reduction_cost(Infos inputs, Infos outputs, const Attrs&) {
   Cost cost = traffic_cost(inputs, outputs, 0);
@@ -39,7 +39,7 @@ Cost reduction_cost(Infos inputs, Infos outputs, const Attrs&) {
 
 /// Same as in numpy: shapes are aligned at the last dim, and 1 broadcasts to any size.
 Shape broadcast_shape(std::string_view op, const Shape& a, const Shape& b);
-/// "ab,()b->ab", for any number of inputs.
+/// The rule of a broadcast of any number of inputs, such as "ab,()b->ab".
 RuleText broadcast_rule(Infos inputs, const Attrs& attrs);
 /// One output of the inputs' broadcast shape. All are f32, or all bf16.
 std::vector<TensorInfo> infer_broadcast(std::string_view op, Infos inputs, size_t num_inputs);

@@ -19,22 +19,23 @@ inline Input ids(Shape shape) { return {std::move(shape), Fill::indices}; }
 
 inline int64_t columns_of_first(Infos in, const Attrs&) { return in[0].shape.back(); }
 
-/// Throw ShapeError.
+/// Throws ShapeError with the message unless `holds`.
 void expect(bool holds, const std::string& message);
 void expect_shape(const TensorInfo& info, const Shape& expected, const char* what);
 
-/// The last of `inputs` inputs is [parts, ..] of these statistics (InnerSum::apply).
+/// Checks that there are `inputs` inputs, of which the last is [parts, ..of_part]: statistics of all shards
+/// (InnerSum::apply).
 void expect_parts(Infos in, size_t inputs, const Shape& of_part);
 
-/// All dims but the last.
+/// The shape without its last dim.
 inline Shape leading(const TensorInfo& info) { return Shape(info.shape.begin(), info.shape.end() - 1); }
 
-// For KernelExample::outputs.
+// Functions for KernelExample::outputs. The first one: one output like the first input.
 std::vector<TensorInfo> like_first(Infos in, const Attrs& attrs, DType dtype);
 std::vector<TensorInfo> one_number(Infos in, const Attrs& attrs, DType dtype);
-/// For a loss with its gradient.
+/// The outputs of a kernel that computes a loss and its gradient.
 std::vector<TensorInfo> loss_and_gradient(Infos in, const Attrs& attrs, DType dtype);
-/// For an optimizer with this number of states besides the weights.
+/// The outputs of the update of an optimizer with this number of states besides the weights.
 std::vector<TensorInfo> updated(Infos in, int states, DType dtype);
 
 }  // namespace trainctl::example

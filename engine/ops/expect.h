@@ -23,13 +23,13 @@ inline constexpr int64_t kMaxElements = int64_t{1} << 58;
 /// Throws if `shape` has more elements or a dim less than 1; `name` is the tensor's.
 void expect_size(std::string_view name, const Shape& shape);
 
-/// Between `low` and `high` inputs.
+/// Throws unless there are between `low` and `high` inputs.
 void expect_inputs(std::string_view op, Infos inputs, size_t low, size_t high);
-/// At least `ndim` dims.
+/// Throws unless the input has at least `ndim` dims.
 void expect_ndim(std::string_view op, const TensorInfo& input, size_t ndim);
-/// All inputs are f32, or all are bf16.
+/// Throws unless all inputs are f32, or all are bf16.
 void expect_floats(std::string_view op, Infos inputs);
-/// `what` must have the shape `expected`.
+/// Throws unless the input has the shape `expected`. `what`: its name in the error.
 void expect_shape(std::string_view op, std::string_view what, const TensorInfo& info, const Shape& expected);
 
 }  // namespace trainctl

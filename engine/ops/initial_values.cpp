@@ -17,7 +17,8 @@ struct InitialType {
   EntryType entry;
   Init::Kind kind = Init::Kind::constant;
   bool needs_fans = false;
-  /// The value of a constant, the deviation of normal, the bound of uniform.
+  /// The one parameter of the distribution: the value of a constant, the standard deviation of a normal distribution,
+  /// or the bound of a uniform one.
   double (*value)(const Attrs& attrs, const Fans& fans);
 };
 
@@ -39,7 +40,7 @@ double xavier_std(const Attrs& attrs, const Fans& fans) {
   return attrs.number("gain") * std::sqrt(2.0 / static_cast<double>(fans.in + fans.out));
 }
 
-/// A uniform distribution with this deviation.
+/// The bound of the uniform distribution with this standard deviation.
 double bound_of(double deviation) { return std::sqrt(3.0) * deviation; }
 
 std::vector<Field> kaiming_fields() {

@@ -18,7 +18,8 @@ using Dims = std::vector<std::string>;
 
 constexpr const char* kReadInOtherParts = "the layer views this dim as other dims, of which none can be cut";
 
-/// The size of every letter, some of them given. In a dim with exactly one letter of unknown size, that size follows.
+/// The size of every letter of the operands' dims; some sizes are given. If a dim has exactly one letter of unknown
+/// size, that size follows from the size of the dim.
 std::map<char, int64_t> letter_sizes(const std::vector<std::pair<Dims, Shape>>& operands,
                                      const std::vector<std::pair<char, int64_t>>& given) {
   std::map<char, int64_t> sizes(given.begin(), given.end());

@@ -22,7 +22,7 @@ class LayerBuilder {
   LayerBuilder(Graph& graph, LayerId layer, DType parameter_type = DType::f32, std::string owner = {})
       : graph_(graph), layer_(layer), parameter_type_(parameter_type), owner_(std::move(owner)) {}
 
-  /// "layer.name", or the parameter "owner.name".
+  /// Adds the parameter "layer.name" or, if there is an owner, returns its parameter "owner.name".
   TensorId parameter(std::string_view name, Shape shape, Init init);
   /// The parameter [.., columns] as kernels read it: if it is stored packed (packing.h), a node that unpacks it.
   TensorId unpacked(TensorId parameter);
@@ -36,10 +36,11 @@ class LayerBuilder {
   /// of dims that no input has, so that nodes that read both see the same factors; -1: none.
   std::vector<TensorId> emit(std::string_view op, std::vector<TensorId> inputs, Attrs attrs = {},
                              std::string_view suffix = "", TensorId like = -1);
-  /// A dim of a tensor that no node of the layer has read yet has the factors of a dim of one that some node has.
+  /// Gives dim `dim` of the tensor `unread`, which no node of the layer has read yet, the factors of dim `of_dim` of
+  /// `known`, which some node has read.
   void share_factors(TensorId unread, size_t dim, TensorId known, size_t of_dim);
-  /// A dim of a tensor that no node of the layer has read yet has factors of these sizes, like a dim that reshape merges:
-  /// only the first of them can be cut.
+  /// Gives dim `dim` of the tensor `unread`, which no node of the layer has read yet, factors of these sizes. As in a
+  /// dim that reshape merges, only the first factor can be sharded.
   void split_factors(TensorId unread, size_t dim, const Shape& sizes);
 
   /// Fills in what a strategy addresses: tensors from outside in the order in which nodes read them, then

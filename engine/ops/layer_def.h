@@ -70,14 +70,14 @@ struct LayerContext {
   TensorId weight(const Shape& shape, Init otherwise, std::optional<Fans> fans = {});
   /// The same for a weight that may be stored packed: what kernels read.
   TensorId packed_weight(const Shape& shape, Init otherwise);
-  /// The field `bias_init` overrides `otherwise`.
+  /// The layer's own bias. The field `bias_init` overrides `otherwise`.
   TensorId bias(const Shape& shape, Init otherwise);
 
   /// With the field affine: the inputs, then a weight of this shape and, if it shifts, a bias. They are 1 - the field
   /// `offset` and 0, unless the fields `init` and `bias_init` say otherwise.
   std::vector<TensorId> with_affine(std::vector<TensorId> inputs, const Shape& features, bool shifts = true);
 
-  /// -1 is the last dim of input 0. Throws if there is no such dim.
+  /// Converts a dim of input 0 that may count from the end (-1 is the last one). Throws if there is no such dim.
   int64_t non_negative_dim(int64_t dim) const;
   /// The same, and throws if the dim's size depends on the batch.
   int64_t sample_dim(int64_t dim) const;

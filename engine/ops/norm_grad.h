@@ -8,7 +8,7 @@
 
 namespace trainctl {
 
-/// The call without its epilogue, and what the epilogue reads and writes.
+/// A call of a norm's gradient, divided into the call without its epilogue and the operands of the epilogue.
 template <class Call>
 struct NormGradCall {
   Call plain;                           ///< (dy, x, statistics .., [gamma]) -> dx

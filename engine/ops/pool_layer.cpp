@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-/// `of`: "the image".
+/// Throws a ShapeError if the padding is more than half of the window. `of`: what is padded, such as "the image".
 void expect_little_padding(const Window& window, size_t d, const std::string& of) {
   const int64_t padding = std::max(window.before[d], window.after[d]);
   if (2 * padding <= window.reach(d)) return;

@@ -27,9 +27,9 @@ int64_t common_boundary(const Shape& from, const Shape& to, int64_t least) {
   return product;
 }
 
-/// A reshape keeps the elements in order, so the rows are where the same product of sizes is before them. Rows that
-/// are split between dims ([4, 6] -> [3, 8]) are nowhere; all dims that have a part of them, or of the dims that share
-/// theirs, depend on the batch.
+/// Finds the rows of the batch after a reshape. Elements keep their order, so the rows are in the dim before which the
+/// product of sizes is the same. Rows that are split between dims ([4, 6] -> [3, 8]) are in no dim; then every dim that
+/// has a part of them depends on the batch.
 BatchRows through_view(const BatchRows& in, const Shape& from, const Shape& to) {
   BatchRows out{.rows = in.rows};
   if (in.dim < 0) {
@@ -44,7 +44,7 @@ BatchRows through_view(const BatchRows& in, const Shape& from, const Shape& to) 
   for (size_t d = 0; d < to.size(); lead *= to[d++]) {
     if (lead * to[d] > before && lead < before * in.rows) set_sized(out, d);
     if (before % lead != 0 || to[d] % (before / lead * in.rows) != 0) continue;
-    // A single row fits in several places: that of the larger batch is where the rows are the outermost part.
+    // A single row fits in several dims. A larger batch would be in the one in which the rows are the outermost part.
     if (out.dim >= 0 && out.outer == 1) continue;
     out.dim = static_cast<int>(d);
     out.outer = before / lead;
@@ -108,11 +108,11 @@ class FactorsOfBatch {
       out.rows = rows.rows;
       ++places;
     }
-    if (places > 1) out.dim = -1;  // a product of rows with rows: each element depends on two
+    if (places > 1) out.dim = -1;  // a product of rows with rows: each element depends on two rows
     return out;
   }
 
-  /// The rows that one output element depends on; 0: one row, or none.
+  /// The number of rows that one output element depends on; 0 if it depends on one row or none.
   int64_t mixed_rows() const {
     int64_t rows = 0;
     const std::vector<int>& inner = node_.rule.inner;

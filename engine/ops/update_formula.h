@@ -16,7 +16,7 @@ using FormulaState = std::array<double, 3>;
 using UpdateFormula = double (*)(const Attrs& settings, int64_t update, double rate, double gradient, double weight,
                                  FormulaState& state);
 
-/// Null: there is no formula for it here.
+/// The formula of an optimizer. Null: this file has none for it.
 UpdateFormula find_update_formula(const OptimizerDef& optimizer);
 
 }  // namespace trainctl

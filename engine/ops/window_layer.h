@@ -30,9 +30,9 @@ void expect_output_padding(int64_t output_padding, int64_t stride, int64_t dilat
 /// with this many zeros at its end, which add nothing to the output but its size.
 inline int64_t zeros_of_output_padding(int64_t output_padding, int64_t stride) { return output_padding / stride; }
 
-/// `input` is images.
+/// Checks that `input` is images, and returns their sizes.
 Images expect_images(std::string_view op, const TensorInfo& input, const Attrs& attrs);
-/// The output of a window with `channels` channels.
+/// The sizes of the output of a window, which has `channels` channels.
 Images window_output(std::string_view op, const Images& images, const Window& window, int64_t channels);
 
 /// Letters of images; `channels` is those of the channel dim: "nchw", "n(gc)hw".

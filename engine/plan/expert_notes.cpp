@@ -43,7 +43,7 @@ std::string expert_note(const Graph& graph, const Plan& plan, const CostModel& c
     if (const int cut = cut_factor(dim, of_layer.factors); cut >= 0)
       pairs /= plan.mesh.ways(axes[static_cast<size_t>(cut)]);
   const Axes exchange = token_exchange_axes(graph, plan, node);
-  const int64_t ranks = plan.mesh.ways(exchange);  // of 1 / ranks of the tokens the rank has the pairs
+  const int64_t ranks = plan.mesh.ways(exchange);  // a rank has the pairs of 1 / ranks of the tokens
   pairs *= ranks;
   const int64_t experts_per_token = graph.tensors[static_cast<size_t>(node.inputs[2])].shape.back();
   const int64_t mean = pairs * per_rank / experts;
@@ -60,7 +60,7 @@ std::string expert_note(const Graph& graph, const Plan& plan, const CostModel& c
                                            .ranks = ranks,
                                            .capacity = call.capacity,
                                            .has_room_for_all = has_room_for_all(cost.machine())});
-  // Without the block that a rank keeps.
+  // Counts the blocks that a rank sends: all blocks but its own.
   const int64_t row_bytes = x.shape.back() * byte_size(x.dtype), maximum = blocks.rows * (ranks - 1) * row_bytes;
   const bool counted = moves_rows(blocks, row_bytes, cost, plan.mesh, exchange);
   const auto expected = static_cast<int64_t>(static_cast<double>(maximum) * (counted ? blocks.expected_share : 1));

@@ -20,7 +20,8 @@ struct Layout {
   Axes replica_axes(const Mesh& mesh) const;
   bool uses(Axis axis) const;
 
-  /// This rank's part. Every cut divides its dim (the planner ensures it).
+  /// The shape of a local shard, and its position in the whole tensor. The planner ensures that every cut divides its
+  /// dim.
   Shape local_shape(const Mesh& mesh, const Shape& global) const;
   Shape local_offset(const Mesh& mesh, const Shape& global, int rank_in_stage) const;
 

@@ -33,12 +33,12 @@
 namespace trainctl {
 namespace {
 
-/// Every layer by its batch, and nothing else.
+/// True for modes in which every layer is cut along its batch and along nothing else.
 bool cuts_the_batch(ParallelMode mode) {
   return mode == ParallelMode::data_parallel || mode == ParallelMode::parameter_server;
 }
 
-// The fields that depend only on the job: ranks, stages and mode.
+// Fills in the fields of a plan that depend only on the job, such as ranks, stages and mode.
 Plan plan_header(const JobSpec& spec, const CostModel& cost) {
   const ParallelSpec& parallel = spec.parallel;
   Plan plan;
@@ -47,7 +47,7 @@ Plan plan_header(const JobSpec& spec, const CostModel& cost) {
   plan.ranks = plan.is_asynchronous() ? 1 : spec.launch.ranks;
   plan.servers = spec.servers();
   plan.local_steps = parallel.local_steps;
-  if (plan.has_replicas()) plan.replicas = parallel.replicas;  // launch.ranks are those of one (spec/replicas.h)
+  if (plan.has_replicas()) plan.replicas = parallel.replicas;  // launch.ranks counts the ranks of one replica
   plan.num_stages = parallel.mode == ParallelMode::stand_alone ? 1 : parallel.stages;
   plan.chunks = parallel.mode == ParallelMode::stand_alone ? 1 : parallel.chunks;
   plan.micro_batches = parallel.micro_batches;
@@ -152,7 +152,7 @@ void choose_axes(const Graph& graph, const std::vector<LayerFacts>& facts,
   }
 }
 
-// The nodes that read each tensor, each once, in order.
+// Returns for each tensor the nodes that read it, in order and without repetition.
 std::vector<std::vector<NodeId>> readers_of_tensors(const Graph& graph) {
   std::vector<std::vector<NodeId>> readers(graph.tensors.size());
   for (NodeId n = 0; n < static_cast<NodeId>(graph.nodes.size()); ++n) {
@@ -167,7 +167,8 @@ void insert_once(std::vector<int>& ascending, int value) {
   if (place == ascending.end() || *place != value) ascending.insert(place, value);
 }
 
-// `by_hand`: one layout per tensor, only in hybrid_parallel.
+// Chooses the stages and the layout of a parameter or state, from the nodes that read it. `by_hand` has one layout per
+// tensor and is given only in hybrid_parallel.
 VariablePlan place_variable(const Graph& graph, const std::vector<Layout>& by_hand, TensorId tensor,
                             const std::vector<NodeId>& readers, const Plan& plan) {
   VariablePlan variable;
@@ -202,7 +203,8 @@ void place_variables(const Graph& graph, const std::vector<Layout>& by_hand, Pla
   }
 }
 
-// Layers that compute over the rows of the batch see those of one micro-batch, in hybrid_parallel of one rank's part.
+// Adds notes about layers that compute over all rows of a batch, such as batch_norm. They see only the rows of one
+// micro-batch, and in hybrid_parallel only the rows of one rank.
 void note_mixed_rows(const Graph& graph, const JobSpec& spec, Plan& plan) {
   constexpr size_t kShown = 6;
   std::vector<std::string> names;
@@ -412,7 +414,7 @@ void explain_strategies(const Graph& graph, const JobSpec& spec, Plan& plan) {
     if (plan.layers[l].choice != Choice::user) continue;
     const StrategySpec* strategy =
         rule_for(spec.parallel.strategies, layer_in_job(graph.layers[l].name), facts[l].is_loss);
-    if (strategy == nullptr) continue;  // of parallel.data, tensor, context and expert
+    if (strategy == nullptr) continue;  // the strategy follows from parallel.data, tensor, context or expert
     StrategySpec bare = *strategy;
     bare.reason.clear();
     // Text that follows the strategy's own reason is kept.

@@ -16,7 +16,7 @@ Axes without(const Axes& axes, const Axes& removed);
 
 class Mesh {
  public:
-  explicit Mesh(int ranks = 1);  ///< prime factors, largest first
+  explicit Mesh(int ranks = 1);  ///< makes one axis per prime factor of `ranks`, largest first
 
   int size() const { return size_; }
   int num_axes() const { return static_cast<int>(sizes_.size()); }

@@ -11,9 +11,9 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kUnit = 16;  ///< cuBLASLt's: sizes of factors in 8 bits are multiples of it
+constexpr int64_t kUnit = 16;  ///< cuBLASLt requires that all sizes of 8-bit factors are multiples of 16
 
-/// The layer that makes the prediction; -1: there is no loss.
+/// Returns the layer whose output is the input of the loss; -1 if there is no loss.
 LayerId head_of(const Graph& graph, const JobSpec& spec) {
   const auto prediction = spec.loss ? graph.find_tensor(spec.loss->input) : std::nullopt;
   const NodeId producer = prediction ? graph.tensors[static_cast<size_t>(*prediction)].producer : -1;
@@ -26,7 +26,7 @@ bool is_chosen(const std::string& layer, bool is_head, const Fp8Spec& fp8) {
   });
 }
 
-/// It multiplies by a weight that is large enough.
+/// True if the node multiplies by a weight that is large enough for products of 8-bit factors to pay off.
 bool fits(const Graph& graph, const Node& node, const Fp8Spec& fp8) {
   const auto factors = fp8_factors(get_op(node.op).kernel, node.attrs);
   if (!factors || node.phase != Phase::forward) return false;

@@ -26,14 +26,14 @@ std::string asked(const JobSpec& spec) {
   return join(fields, " ");
 }
 
-/// Each virtual stage is named, and no other.
+/// True if the rules name each of the virtual stages, and no other stage.
 bool fits(const std::vector<StageRule>& rules, int stages) {
   std::set<int> named;
   for (const StageRule& rule : rules) named.insert(rule.stage);
   return static_cast<int>(named.size()) == stages && *named.begin() == 0 && *named.rbegin() == stages - 1;
 }
 
-/// A number that all of its cuts divide, together too.
+/// Returns the product of all cuts of the strategy: a number of ranks that can be divided in all of these ways.
 int ranks_for(const StrategySpec& strategy) {
   int64_t ranks = 1;
   for (const Ints& cuts : strategy.cuts)

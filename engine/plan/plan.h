@@ -16,7 +16,7 @@
 
 namespace trainctl {
 
-/// The origin of the choice for a layer.
+/// Tells what determined the axes of a layer.
 enum class Choice : uint8_t {
   user,           ///< parallel.strategies
   propagated,     ///< from a neighbour
@@ -70,7 +70,7 @@ struct Task {
   friend bool operator==(const Task&, const Task&) = default;
 };
 
-/// All that the order of tasks depends on.
+/// The facts on which the order of a stage's tasks depends.
 struct Pipeline {
   Schedule schedule = Schedule::one_f_one_b;
   int stages = 1, chunks = 1;
@@ -88,7 +88,7 @@ struct Numerics {
   OptimizerSpec optimizer;
   OuterSpec outer;               ///< with Plan::replicas
   bool keeps_gradients = false;  ///< train.histograms reads gradients after the step
-  bool reads_all_rows = false;   ///< hybrid_parallel: parallel.full_batch
+  bool reads_all_rows = false;   ///< parallel.full_batch of hybrid_parallel: each rank loads all rows of a micro-batch
 };
 
 /// The type of weights and activations as kernels read them.
@@ -99,13 +99,15 @@ constexpr DType compute_type(Precision precision) {
 struct Plan {
   ParallelMode mode = ParallelMode::stand_alone;
   int ranks = 1;  ///< workers; the mesh is theirs
-  /// parameter_server: they hold the weights that are updated, and have the ranks after the workers'.
+  /// parameter_server: the number of servers. Servers hold the weights that are updated; their ranks follow the ranks
+  /// of the workers.
   int servers = 0;
   /// Asynchronous parameter servers: number of workers, each of which runs the program of the single rank of the mesh
   /// on its own batches and exchanges messages only with the servers. 0: the ranks run in lockstep.
   int own_workers = 0;
-  /// parallel.local_steps: groups of `ranks` ranks with weights of their own. All else in the plan, and the programs
-  /// that it is compiled to, are those of the first group; the ranks of group i follow those of group i - 1.
+  /// parallel.local_steps: number of replicas. A replica is a group of `ranks` ranks that trains its own weights. The
+  /// rest of the plan, and the programs compiled from it, describe the first replica. The ranks of replica i follow the
+  /// ranks of replica i - 1.
   int replicas = 1;
   int64_t local_steps = 0;  ///< 0: there are no replicas
   /// parallel.rank_micro_batches: each rank runs whole micro-batches of its own, in order; empty: ranks of a stage
@@ -147,18 +149,18 @@ struct Plan {
   bool has_replicas() const { return local_steps > 0; }
   bool hybrid() const { return mode == ParallelMode::hybrid_parallel; }
   bool divides_micro_batches() const { return !rank_micro_batches.empty(); }
-  /// No tensor of a micro-batch is on several ranks of a stage, so only gradients, the loss and metrics are sums over
-  /// them.
+  /// True if each tensor of a micro-batch exists on one rank of a stage only. Then only gradients, the loss and metrics
+  /// are summed over the ranks of a stage.
   bool has_local_tensors() const { return hybrid() || divides_micro_batches(); }
   int first_micro_batch(int rank_in_stage) const;
   DType compute_type() const { return trainctl::compute_type(numerics.precision); }
   /// Kernels read 16-bit copies of the f32 weights.
   bool copies_weights() const { return is_half(compute_type()); }
   const VariablePlan& variable(TensorId tensor) const;
-  /// Null: it is planned as its layer.
+  /// Returns null if the node is planned as a part of its layer.
   const NodePlan* planned_separately(const Node& node) const;
   int virtual_stage_of(const Node& node) const;
-  /// The stage of ranks.
+  /// Returns the stage whose ranks run the node.
   int stage_of(const Node& node) const { return virtual_stage_of(node) % num_stages; }
   int num_virtual_stages() const { return num_stages * chunks; }
   /// "stage 1", or with chunks "chunk 0 of stage 1".
@@ -186,12 +188,13 @@ Layout output_layout(const Graph& graph, const Plan& plan, const Node& node, int
 /// The axes that cut dims of input 0 that the node sums over inside (Rule::inner), major first: its ranks exchange
 /// statistics.
 Axes inner_axes(const Graph& graph, const Plan& plan, const Node& node);
-/// True if both nodes need the same statistics, cut alike, as a loss and its gradient do.
+/// True if both nodes need the same statistics in the same layout, as a loss and its gradient do.
 bool share_statistics(const Node& first, const Node& second);
 
-/// The same from bare axes, for planning: a tensor's layout (never partial), and the axes that output `output` of a
-/// node is partial over. Where tokens are sent to the ranks of their experts, the experts have axes that cut tokens
-/// too: such an axis cuts the experts of a tensor that has both, and leaves no partial sum of one that has either.
+/// Used during planning, when there are axes but no Plan yet: rule_layout returns the layout of a tensor (never
+/// partial), and partial_axes the axes over which output `output` of a node is partial. Where tokens are sent to the
+/// ranks of their experts, the experts have axes that cut tokens too: such an axis cuts the experts of a tensor that
+/// has both, and leaves no partial sum of one that has either.
 Layout rule_layout(const TensorRule& rule, const std::vector<Factor>& factors, const std::vector<Axes>& factor_axes);
 Axes partial_axes(const Rule& rule, int output, const std::vector<Axes>& factor_axes);
 
@@ -211,14 +214,14 @@ std::string to_string(const Plan& plan, const Graph& graph);
 ///   interleaved_1f1b, 2 chunks:   F0.0 F1.0 F0.1 F1.1 B0.1 B1.1 …    stage 0 of 2: chunks take turns
 ///   zero_bubble, stage 0 of 2:    F0 F1 B0 W0 F2 B1 W1 …             stage 1 of 2: F0 B0 F1 B1 W0 F2 B2 W1 …
 ///
-/// Without backward (forward-only jobs) only the forward tasks, in the same order.
+/// Forward-only jobs (Pipeline without backward) have only the forward tasks, in the same order.
 std::vector<Task> stage_tasks(const Pipeline& pipeline, int stage);
 
 /// "F0", or with chunks "F0.1".
 std::string to_string(const Task& task, int chunks);
 
-/// Times of tasks if communication takes no time, a forward takes one unit, and a backward two, of which weight
-/// gradients are one where they are split off. All chunks take the same time.
+/// Times of tasks in a simple model: communication takes no time, a forward task takes one unit, and a backward task
+/// two. If the schedule splits weight gradients off, they take one of the two units. All chunks take the same time.
 struct TaskTimes {
   std::vector<std::vector<int>> starts, ends;  ///< by stage and task
   int length = 0;

@@ -38,7 +38,7 @@ Layout local_output(const Graph& graph, const Plan& plan, TensorId tensor) {
 /// True if the node computes with statistics of its own rank's rows (kPerRank).
 bool is_per_rank(const Node& node) { return node.attrs.flag(kPerRank); }
 
-/// The axes over which the maker of a tensor leaves it partial.
+/// Returns the axes over which a tensor is a partial sum when its producer has written it.
 Axes partial_axes_of_maker(const Graph& graph, const Plan& plan, TensorId tensor) {
   const Node& maker = graph.nodes[static_cast<size_t>(graph.tensors[static_cast<size_t>(tensor)].producer)];
   const auto output = std::find(maker.outputs.begin(), maker.outputs.end(), tensor) - maker.outputs.begin();
@@ -106,7 +106,7 @@ Layout input_layout(const Graph& graph, const Plan& plan, const Node& node, int 
 }
 
 int64_t shards_of_statistics(const Graph& graph, const Plan& plan, const Node& node) {
-  if (plan.hybrid()) return 1;  // the graph's shapes are one rank's
+  if (plan.hybrid()) return 1;  // the shapes in the graph already are those of one rank
   const Layout x = layer_inputs(graph, plan, node.layer)[0];
   const auto channels = static_cast<size_t>(node.attrs.integer("dim"));
   int64_t shards = 1;

@@ -62,7 +62,8 @@ std::vector<Sight> RingSights::of_rank(int64_t index) const {
 
 namespace {
 
-/// By rank in stage, the sights in all rings that are not balanced. Empty if there is no such ring.
+/// Returns for each rank in stage which keys its queries see (Sight), in all rings that are not balanced. Empty if
+/// there is no such ring.
 std::vector<std::vector<Sight>> uneven_sights(const Graph& graph, const Plan& plan) {
   if (plan.context_method != ContextMethod::ring) return {};
   using Ring = std::tuple<Axes, int64_t, int64_t, int64_t, int64_t>;  // all that the sights of a rank depend on

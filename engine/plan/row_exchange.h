@@ -19,13 +19,13 @@ bool exchanges_keys(const Graph& graph, const Plan& plan, const Node& node);
 /// seen), and each row sees its own key. Their programs then differ only in numbers and in which calls are idle.
 bool has_balanced_ring(const Node& node);
 
-/// The keys of a piece that a piece of queries sees, as determined by their positions.
+/// Tells how many keys of a key piece the queries of a query piece see, according to their positions.
 enum class Sight : uint8_t { none, some, all };
 
 /// Counts how much each rank of a ring sees of its block in each step. In step s rank i has the block of rank i - s.
 class RingSights {
  public:
-  /// `rows`: of the whole sequence; `ways`: ranks of the ring.
+  /// `rows`: number of rows of the whole sequence; `ways`: number of ranks of the ring.
   RingSights(const Node& node, int64_t rows, int64_t ways);
 
   /// Pieces of a rank's rows.
@@ -44,11 +44,11 @@ class RingSights {
   RowOrder order_;
 };
 
-/// By rank in stage, a number of what the rank sees in all rings that are not balanced: ranks with the same number have
-/// the same calls. Empty if there is no such ring.
+/// Returns a number for each rank in stage. Ranks with equal numbers see the same keys in all rings that are not
+/// balanced, so they have the same attention calls. Empty if there is no such ring.
 std::vector<int> uneven_rings(const Graph& graph, const Plan& plan);
 
-/// The rank in stage that sees the most in these rings; 0 if there are none.
+/// Returns the rank in stage that sees the most keys in these rings; 0 if there are none.
 int busiest_in_rings(const Graph& graph, const Plan& plan);
 
 }  // namespace trainctl

@@ -27,8 +27,8 @@ struct DataHeader {
   DataShapes shapes;    ///< shapes of one sample after the transforms
   int64_t samples = 0;  ///< number of samples, after splits and limits
   int64_t bytes = 0;    ///< host memory per rank: index, order and scratch memory, without cached samples
-  /// Transforms, or the mixing of a batch, draw random numbers: a device cannot keep samples, which differ in each
-  /// pass.
+  /// True if transforms, or the mixing of a batch, draw random numbers. Samples then differ in each pass, so a device
+  /// cannot keep them.
   bool is_random = false;
   std::vector<ByteField> byte_fields = {};
   std::vector<std::string> classes = {};   ///< names of the classes, by number; empty: they have none

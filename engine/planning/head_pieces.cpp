@@ -45,7 +45,8 @@ class HeadPieces {
     return compile(job_, job_.plan.stage_of(loss) * job_.plan.mesh.size());
   }
 
-  /// The pieces' names end in numbers. 0: it is in no pieces.
+  /// Returns the number of rows of the prediction's first piece, found by its name, which ends in the number of the
+  /// piece. 0: the prediction is not made in pieces.
   int64_t rows_in_pieces(const Program& program) const {
     const std::string& name = job_.graph.tensors[prediction_].name;
     for (const Instruction& i : program.instructions) {
@@ -55,6 +56,7 @@ class HeadPieces {
     return 0;
   }
 
+  /// Adds a note about the chosen number of pieces, or about why the setting has no effect.
   void report(const Program& whole, const Program& pieces) {
     const std::string& name = job_.graph.tensors[prediction_].name;
     if (const int64_t rows = rows_in_pieces(pieces); rows > 0) {

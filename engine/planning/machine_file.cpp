@@ -74,7 +74,7 @@ std::shared_ptr<const Machine> machine_called(const std::string& name, bool is_g
                   "one of " + known_names() + ", or a file written by trainctl calibrate (a path with a '/')");
 }
 
-/// The number of each rank's machine in launch.machines.
+/// Returns for each rank the index of its machine in launch.machines.
 std::vector<size_t> machines_of_ranks(const JobSpec& spec) {
   const LaunchSpec& launch = spec.launch;
   std::vector<size_t> machines;
@@ -119,7 +119,7 @@ std::shared_ptr<const Machine> machine_of(const LaunchSpec& launch) {
                                                                     : "cpu",
                                     is_given);
   if (launch.machines.size() < 2) return first;
-  auto machine = std::make_shared<Machine>(*first);  // every rank must fit
+  auto machine = std::make_shared<Machine>(*first);  // gets the smallest memory, because every rank must fit
   for (const std::string& name : launch.machines)
     machine->memory.value = std::min(machine->memory.value, machine_called(name, true)->memory.value);
   return machine;

@@ -24,11 +24,12 @@ void write_machine(const Machine& machine, const std::string& file);
 /// smallest.
 std::shared_ptr<const Machine> machine_of(const LaunchSpec& launch);
 
-/// With launch.machine as a list: the speed of each rank, relative to the fastest machine; else empty. Throws SpecError
-/// if the list does not fit the ranks.
+/// If launch.machine is a list, returns the speed of each rank relative to the fastest machine; else an empty list.
+/// Throws SpecError if the list does not fit the ranks.
 std::vector<double> rank_speeds(const JobSpec& spec);
 
-/// With launch.machine as a list: the speed of the ranks of each stage, relative to the fastest machine; else empty.
+/// If launch.machine is a list, returns the speed of the ranks of each stage relative to the fastest machine; else an
+/// empty list.
 /// Throws SpecError if the list does not fit the ranks, or if ranks of one stage, which share its work evenly, differ.
 std::vector<double> stage_speeds(const JobSpec& spec);
 

@@ -22,9 +22,9 @@ struct MemoryExcess {
   std::string advice;  ///< set parallel.optimizer_shard.level: 2 (48.9 GiB), or parallel.recompute: ['h.*.norm1'] (…)
 };
 
-/// Nothing if every rank fits.
+/// Returns nullopt if every rank fits.
 std::optional<MemoryExcess> over_memory_limit(const PlannedJob& job, const std::vector<Program>& programs);
-/// The same for another limit.
+/// The same with the limit that `holder` describes in place of parallel.max_memory.
 std::optional<MemoryExcess> over_memory_of(const PlannedJob& job, const std::vector<Program>& programs,
                                            const MemoryHolder& holder);
 

@@ -18,7 +18,7 @@ namespace {
 constexpr int kUnitBits = 32;
 constexpr int64_t kWhole = int64_t{1} << kUnitBits;
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-/// Steps between two states that are kept.
+/// A state of the mixture is kept every so many steps, so that a later request for an earlier step can start from it.
 constexpr int64_t kKeepEvery = 1024;
 
 double sum_of(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
@@ -78,7 +78,7 @@ std::vector<double> Mixture::weights_of(const std::vector<SourceShare>& shares) 
   return weights;
 }
 
-/// The shares as the job states them, with the temperature.
+/// Returns the shares of the job at a step, after applying dataset.temperature.
 std::vector<double> Mixture::weights_at(int64_t step) const {
   const auto heated = [&](std::vector<double> weights) {
     weights = normalized(std::move(weights));

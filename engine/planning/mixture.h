@@ -31,7 +31,7 @@ class Mixture {
   /// Samples of each source that the steps before `step` draw. Valid until the next call; steps count from 0. Throws
   /// SpecError (dataset.sources) if all sources have reached their max_epochs before.
   std::span<const int64_t> drawn_before(int64_t step);
-  /// Samples of each source in the batch of a step. The same errors.
+  /// Samples of each source in the batch of a step. Throws the same errors as drawn_before.
   std::span<const int64_t> counts(int64_t step);
   /// The shares at a step as fractions of the samples, without the limits of max_epochs.
   std::vector<double> shares(int64_t step) const;
@@ -51,7 +51,7 @@ class Mixture {
 
   std::vector<SourceHeader> sources_;
   std::vector<int64_t> limits_;
-  std::vector<double> first_;  ///< weights before mix_schedule
+  std::vector<double> first_;  ///< weights of the sources before the first change by mix_schedule
   struct Change {
     int64_t step = 0, ramp = 0;
     std::vector<double> weights;

@@ -20,7 +20,8 @@
 namespace trainctl {
 namespace {
 
-/// Servers save between updates, but they do not save the state that workers keep themselves.
+/// Throws SpecError if a job with asynchronous servers saves its state but has state on the workers: the servers save
+/// between updates, and do not save the state of workers.
 void check_saves(const PlannedJob& job) {
   if (!job.plan.is_asynchronous() || !job.spec.train.saves_state()) return;
   for (const Tensor& tensor : job.graph.tensors)

@@ -26,8 +26,9 @@
 namespace trainctl {
 namespace {
 
-/// Each sample counts once, also where the last batch has to be filled up: then no result may depend on other rows, and
-/// nothing but the loss may read a label that is not there.
+/// Throws SpecError if an evaluation has to fill up its last batch and the added rows would change the result. This is
+/// so if results of a row depend on other rows, or if something other than the loss reads labels, which the added rows
+/// do not have.
 void check_filled_batch(const PlannedJob& job, const PlannedEvaluation& evaluation) {
   if (evaluation.data.samples % job.spec.dataset.batch == 0) return;
   const std::string remedy =
@@ -69,12 +70,13 @@ PlannedEvaluation plan_validation(const PlannedJob& job, DataHeader data) {
   return evaluation;
 }
 
-/// The plan and the programs of the search's trial, if the plan that was found is exactly what it tried.
+/// Takes over the plan and the programs that the search has compiled, if the plan that was found is exactly the one
+/// that was tried. Returns whether it did.
 bool take_trial(PlannedJob& job) {
   if (!job.search || !job.tables.empty()) return false;
   Trial& trial = job.search->tried.front().trial;
   const std::shared_ptr<const CompiledTrial> compiled = std::move(trial.compiled);
-  // With a limit that it does not fit, the head is made in pieces.
+  // If the plan exceeds the memory limit, the head will be made in pieces, so the programs of the trial cannot be used.
   if (!compiled || !trial.fits(job.spec.parallel.max_memory)) return false;
   leave_out_outdated(job.spec, job.graph);  // the plan has its notes
   job.plan = compiled->plan;
@@ -83,7 +85,8 @@ bool take_trial(PlannedJob& job) {
   return true;
 }
 
-/// All but the checks of the run's length. With parallel.local_steps `job` is that of one replica.
+/// Plans the job, except for the checks of the length of the run. With parallel.local_steps, `job` describes one
+/// replica.
 void plan_steps(PlannedJob& job, std::optional<DataHeader> validation) {
   const std::string division = divide_by_speed(job.spec), level = exchange_once_per_step(job.spec);
   Trials::KnownGraph known = search_plan(job);
@@ -105,7 +108,8 @@ void plan_steps(PlannedJob& job, std::optional<DataHeader> validation) {
   }
 }
 
-/// Between two synchronizations replicas have their own running statistics, so their validations would differ.
+/// Throws SpecError if a job with replicas validates between two synchronizations: the replicas then have different
+/// running statistics, so their validations would differ.
 void require_shared_statistics(const PlannedJob& job) {
   if (!job.validation) return;
   const auto state = std::find_if(job.graph.tensors.begin(), job.graph.tensors.end(), [](const Tensor& tensor) {

@@ -22,14 +22,14 @@ namespace trainctl {
 struct PlannedEvaluation {
   DatasetSpec set;
   DataHeader data;
-  Graph graph;  ///< PlannedJob::plan is its plan too
+  Graph graph;  ///< graph of the evaluation; PlannedJob::plan applies to it too
 };
 
 /// Text generation. PlannedJob::graph reads one token of each text.
 struct PlannedGeneration {
   GenerationSize size;
   int64_t prefill_tokens = 1;  ///< tokens of each prompt that `prefill` reads at a time
-  Graph prefill;               ///< PlannedJob::plan is its plan too
+  Graph prefill;               ///< graph that reads prompts; PlannedJob::plan applies to it too
 };
 
 /// A plan that the search has planned, compiled and simulated.

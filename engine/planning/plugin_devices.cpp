@@ -11,10 +11,11 @@
 namespace trainctl {
 namespace {
 
-/// Null: the layer's type is none of a plugin.
+/// Returns the plugin's op for a layer; null if the layer's type does not come from a plugin.
 const PluginOp* plugin_of(const LayerSpec& layer) { return find_plugin_kernel(layer.type); }
 
-/// Evaluations need no gradient, but a job that trains is planned for both.
+/// True if the plugin's op has no CUDA kernel for its forward pass, or none for its gradient. Also applies to
+/// evaluations: although they need no gradient, a job that trains is planned for both.
 bool lacks_cuda(const PluginOp& op) {
   return op.c.forward_cuda == nullptr || (op.has_gradient() && op.c.backward_cuda == nullptr);
 }

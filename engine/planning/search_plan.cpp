@@ -23,10 +23,11 @@
 namespace trainctl {
 namespace {
 
-/// A plan of a later search, which shares sequences, offloads or has fewer choices, must be faster by more than this.
+/// A plan of a later search (with shared sequences, offloading or fewer choices) replaces an earlier one only if it is
+/// faster by more than this fraction.
 constexpr double kSimpler = 0.005;
-/// Offloading is tried for this many plans that do not fit and that take less than this part of the time of the best
-/// plan that does. Their memory differs by this factor.
+/// Offloading is tried for kMostOffloaded plans that do not fit. Each must take less than kMuchFaster times the time of
+/// the best plan that fits, and each next one needs kMuchSmaller times the memory of the previous one.
 constexpr size_t kMostOffloaded = 3;
 constexpr double kMuchFaster = 0.97, kMuchSmaller = 1.05;
 /// Searches with fewer choices found plans that take up to 4 % less time. They are left out if the search with all
@@ -96,7 +97,8 @@ class PlanSearch {
     int64_t memory = 0;
   };
 
-  /// If no plan fits otherwise: all parts on the host, which needs the least memory, and then each part alone.
+  /// Called if no plan fits without offloading. Searches with all parts on the host, which needs the least device
+  /// memory, and then with each part alone.
   void search_fitting_offloading(const JobSpec& given, const std::vector<OffloadSpec>& ways) {
     if (!ways.empty()) search_offloading(given, ways.back());
     if (!best_ || ways.size() == 1) return;
@@ -120,7 +122,7 @@ class PlanSearch {
     }
   }
 
-  /// Some of too_large_, the smallest first.
+  /// Returns up to kMostOffloaded plans of too_large_, the smallest first.
   std::vector<TooLarge> plans_to_offload() {
     std::stable_sort(too_large_.begin(), too_large_.end(),
                      [](const TooLarge& a, const TooLarge& b) { return a.memory < b.memory; });
@@ -136,7 +138,7 @@ class PlanSearch {
     return plans;
   }
 
-  /// True if one of the plans fits and is faster than the best plan if it offloads this.
+  /// Returns true if one of the plans, with this offloading, fits and is faster than the best plan.
   bool makes_faster(const std::vector<TooLarge>& plans, const OffloadSpec& offload) const {
     Trials trials(job_);
     return std::any_of(plans.begin(), plans.end(), [&](const TooLarge& plan) {
@@ -152,7 +154,7 @@ class PlanSearch {
     if (most_shared_) spec = with_sizes(std::move(spec), *most_shared_);
     try {
       search(spec, "; " + to_string(offload));
-    } catch (const NoLegalPlan&) {  // the job permits no such offloading
+    } catch (const NoLegalPlan&) {  // this offloading is not legal with the fields that the job fixes
     }
   }
 
@@ -172,7 +174,7 @@ class PlanSearch {
         if (samples < ranks) most_shared_ = sizes;
         is_chosen = is_chosen || (best_ && best_->seconds() != seconds);
         if (best_ && !is_short_too) break;  // more ranks per sequence would only send more
-      } catch (const NoLegalPlan&) {        // not with what the job fixes
+      } catch (const NoLegalPlan&) {        // these sizes are not legal with the fields that the job fixes
       }
     }
     if (!is_chosen) return;
@@ -206,7 +208,7 @@ class PlanSearch {
     return is_short;
   }
 
-  /// Nothing if no plan fits.
+  /// Runs one search. Returns nullopt if no plan fits.
   std::optional<FoundPlan> find(const JobSpec& spec, Trials& trials, const std::string& differs) {
     try {
       FoundPlan found = find_(spec, job_.data.shapes, job_.cost, memory_,
@@ -283,7 +285,7 @@ class PlanSearch {
   std::optional<NoPlanFits> smallest_;
   std::string smallest_plan_;
   std::vector<TooLarge> too_large_;
-  std::optional<SharedRows> most_shared_;  ///< where samples are fewer than ranks: the sizes with the least memory
+  std::optional<SharedRows> most_shared_;  ///< set if there are fewer samples than ranks: sizes with the least memory
 };
 
 }  // namespace

@@ -14,9 +14,9 @@ namespace trainctl {
 using FindPlan =
     std::function<FoundPlan(const JobSpec&, const DataShapes&, const CostModel&, int64_t memory, const TryPlan&)>;
 
-/// Fixes what auto_parallel leaves open: sets job.spec and job.search. Returns what is known of the graph then; nothing
-/// in other modes. Throws NoPlanFits with the least memory that a plan would need, and any other error of the job at
-/// once.
+/// Searches for the best plan in the mode auto_parallel; does nothing in other modes. Sets job.spec to the job with all
+/// fields fixed, and job.search to the result of the search. Returns what trials have found out about the graph of this
+/// job. Throws NoPlanFits with the least memory that a plan would need. Any other error of the job is thrown at once.
 Trials::KnownGraph search_plan(PlannedJob& job, const FindPlan& find = find_plan);
 
 }  // namespace trainctl

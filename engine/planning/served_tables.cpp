@@ -48,6 +48,7 @@ class TablePlanner {
     return def != nullptr && !table_rows_field(*def).empty();
   }
 
+  /// Adds the tables that pattern number `index` of parallel.tables names.
   void take_pattern(size_t index) {
     const std::string& pattern = spec_.parallel.tables[index];
     const std::string path = fmt::format("parallel.tables[{}]", index);
@@ -94,7 +95,8 @@ class TablePlanner {
     tables.push_back(std::move(table));
   }
 
-  /// Its ids are replaced by places in windows, which are the same for all tables of a field.
+  /// Throws SpecError if another layer reads the field of ids too. The ids are replaced by positions in the window,
+  /// which are the same for all tables of the field, so only tables can read the field.
   void require_own_field(const ServedTable& table, const std::vector<ServedTable>& tables) {
     for (const LayerSpec& layer : spec_.network) {
       if (is_table(layer) || std::find(layer.inputs.begin(), layer.inputs.end(), table.field) == layer.inputs.end())

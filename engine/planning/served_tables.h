@@ -44,12 +44,12 @@ RowLife row_life_of(const JobSpec& spec, const ServedTable& table);
 /// Returns the tables of parallel.tables, in the order of the network. Throws SpecError if a pattern fits no layer, or
 /// a layer cannot be one.
 std::vector<ServedTable> plan_tables(const JobSpec& spec, const DataShapes& shapes);
-/// The job whose graph has the windows.
+/// Returns the job with the number of rows of each table replaced by the size of its window.
 JobSpec with_windows(JobSpec spec, const std::vector<ServedTable>& tables);
-/// The table's weight in that graph. Fills in table.group.
+/// Finds the weight of a table in the graph of the job with windows. Sets table.group.
 TensorId find_table(const Graph& graph, ServedTable& table);
 
-/// For the report of a plan.
+/// Describes the tables in the report of a plan.
 nlohmann::ordered_json tables_json(const std::vector<ServedTable>& tables, const OptimizerSpec& optimizer);
 
 }  // namespace trainctl

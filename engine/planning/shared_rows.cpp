@@ -15,10 +15,12 @@ namespace {
 
 constexpr int kBlocks = 3;          ///< blocks of each run of equal blocks in a trial
 constexpr int64_t kMostTensor = 8;  ///< more ranks that share heads exchange too much
-/// The ranks that share a sample are at most this many times those that must.
+/// The number of ranks that share a sample is at most this many times the smallest number that the job permits:
+/// kMostSharing if there are fewer samples than ranks, else kMostSharingOfMany.
 constexpr int64_t kMostSharing = 4, kMostSharingOfMany = 8;
 
-/// The step of a job with few blocks, as its fields are fixed; nothing if it is not legal.
+/// Returns the predicted seconds of a step of the job with all fields fixed, on a network of few blocks; nullopt if the
+/// job is not legal.
 std::optional<double> seconds_of(const PlannedJob& job, JobSpec spec) {
   if (!spec.positions.contains("parallel.optimizer_shard")) spec.parallel.optimizer_shard.level = 1;
   for (const int blocks : {kBlocks, std::numeric_limits<int>::max()}) {

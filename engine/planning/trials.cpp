@@ -15,7 +15,7 @@
 namespace trainctl {
 namespace {
 
-/// All that a graph depends on and that a search changes.
+/// Returns a key of all settings that a search changes and on which the graph depends.
 std::string key_of(const JobSpec& spec) {
   const ParallelSpec& parallel = spec.parallel;
   std::string key = fmt::format("{} {} {} {}", spec.dataset.batch, parallel.micro_batches, parallel.context,
@@ -24,7 +24,7 @@ std::string key_of(const JobSpec& spec) {
   return key;
 }
 
-/// All else that a plan depends on and that a search changes.
+/// Returns a key of all other settings that a search changes and on which a plan depends, except the size of buckets.
 std::string key_but_buckets(const ParallelSpec& parallel, TriedRanks ranks) {
   std::string key = fmt::format("{} {} {} {} {} {}", static_cast<int>(ranks), parallel.stages, parallel.chunks,
                                 static_cast<int>(parallel.schedule), parallel.optimizer_shard.level,
@@ -62,7 +62,7 @@ Trial Trials::run(JobSpec spec, TriedRanks ranks) {
   fixed.data = job_.data;
   fixed.cost = job_.cost;
   KnownGraph& known = graphs_[key_of(fixed.spec)];
-  known.memo.explains = ranks == TriedRanks::all;  // the chosen plan
+  known.memo.explains = ranks == TriedRanks::all;  // only the chosen plan is tried with all ranks
   Trial trial;
   try {
     const int64_t given = fixed.spec.parallel.bucket_bytes;
@@ -78,7 +78,7 @@ Trial Trials::run(JobSpec spec, TriedRanks ranks) {
     });
     trial = same != others.end() ? same->trial : simulated(fixed, ranks);
     others.push_back({given, fixed.plan.bucket_bytes, trial});
-    others.back().trial.compiled = nullptr;  // large
+    others.back().trial.compiled = nullptr;  // programs take much memory
   } catch (const SpecError& error) {
     trial.fault = error.diagnostics().front().message;
   }

@@ -20,7 +20,7 @@ constexpr int64_t kMostPerRank = 32;
 /// Speeds within this factor count as equal.
 constexpr double kSame = 1.01;
 
-/// The division of `count` micro-batches whose slowest rank is the fastest.
+/// Divides `count` micro-batches among ranks of these speeds such that the slowest rank takes the least time.
 Ints in_proportion(int64_t count, const std::vector<double>& speeds) {
   Ints of_ranks(speeds.size(), 1);
   for (auto left = count - static_cast<int64_t>(speeds.size()); left > 0; --left) {

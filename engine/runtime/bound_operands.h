@@ -22,7 +22,7 @@ struct RankMemory {
 
 std::byte* address_of(const Operand& operand, const Program& program, const RankMemory& memory);
 
-/// inputs[0] and outputs[0] of an instruction that is not a kernel.
+/// The addresses of inputs[0] and outputs[0] of an instruction that is not a kernel.
 struct BoundMove {
   const void* in = nullptr;
   void* out = nullptr;

@@ -43,10 +43,10 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int num_ranks() const = 0;
 
-  /// A group of global ranks in block order, including this rank. The first call is collective over the
-  /// group; later calls return the same id. Called while loading, never in a step.
+  /// Returns the id of a group of global ranks in block order, including this rank. The first call is collective
+  /// over the group; later calls return the same id. Called while loading, never in a step.
   virtual int open_group(const std::vector<int>& ranks) = 0;
-  /// Memory that later calls will use, so that peers can access it without copies. Once, before use.
+  /// States the memory that later calls will use, so that peers can access it without copies. Called once, before use.
   virtual void register_arena(void* base, int64_t bytes) = 0;
 
   // Buffers are contiguous. p = size of the group, i = this rank's index in it.

@@ -9,7 +9,8 @@
 namespace trainctl {
 namespace {
 
-/// A whole chunk of cudaMalloc's, so that no other allocation of the process is shared with it.
+/// The least size of the allocation that peers map: one chunk of cudaMalloc, so that no other allocation of this
+/// process lies in the same chunk and is shared too.
 constexpr int64_t kLeastBytes = int64_t{2} << 20;
 
 /// Bytes that this rank pulls from other members in order to sum them.

@@ -11,7 +11,7 @@ namespace trainctl {
 /// Smallest Instruction::bytes of a copied collective; NCCL does smaller ones in fewer steps.
 inline constexpr int64_t kLeastCopiedBytes = int64_t{16} << 20;
 
-/// Largest group.
+/// The most ranks of a group whose collectives are copied.
 inline constexpr int kMostCopyingRanks = 16;
 
 /// A reduce_scatter that pulls more than this pulls and sums in rounds.
@@ -38,7 +38,7 @@ struct Share {
   Share(int64_t all, int i, int members);
 };
 
-/// A rank's allocation: [ flags | pulled data to be summed ].
+/// The layout of a rank's allocation: [ flags | pulled data to be summed ].
 struct CopyMemory {
   int64_t flags = 0;
   int64_t bytes = 0;  ///< flags and pulled data; 0: nothing is copied

@@ -85,7 +85,8 @@ class DeviceWorker final : public Executor {
         on_communication_(options.on_communication),
         mirror_(mirror),
         inner_(std::move(inner)) {
-    const InputLayout& of_device = inner_->inputs();  // by its instructions, and loaders go by the whole program's
+    // Indexed by the instructions of the device's program; loaders use those of the whole program.
+    const InputLayout& of_device = inner_->inputs();
     inputs_.bytes = of_device.bytes;
     size_t kept = 0;
     for (const Instruction& i : program.instructions) {
@@ -132,7 +133,7 @@ class DeviceWorker final : public Executor {
     for (const Instruction* pull : pulls_) {
       const Range weights = range_of(pull->outputs[0]);
       run_exchange(*pull, [&] { comm_.recv(pull->peer, mirror_.data() + weights.offset, weights.bytes); });
-      to_device(weights);  // while the next one comes
+      to_device(weights);  // this copy runs while the next message arrives
     }
     inner_->start_step(inputs, scalars);
   }
@@ -259,7 +260,7 @@ Program without_servers(const Program& program, int workers) {
     if (b.reduce_group >= 0) b.reduce_group = groups[static_cast<size_t>(b.reduce_group)];
     if (b.shard_group >= 0) b.shard_group = groups[static_cast<size_t>(b.shard_group)];
   }
-  // An instruction that waits for one that is left out waits for what that one waits for.
+  // If an instruction waits for one that is left out, it waits instead for everything that the omitted one waits for.
   std::vector<std::vector<int>> stands_for;
   for (const Instruction& i : program.instructions) {
     std::vector<int> waits;

@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-/// Returns whether two loads take the same data.
+/// Returns whether two loads read the same data, so that they can share one place in the block.
 bool alike(const Instruction& a, const Instruction& b) {
   const Operand &x = a.outputs[0], &y = b.outputs[0];
   return a.op == b.op && a.micro_batch == b.micro_batch && x.shape == y.shape && x.global_offset == y.global_offset;

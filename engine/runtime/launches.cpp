@@ -1,3 +1,4 @@
+// Finds launches that need no rehearsal, and places for reports of progress, from programs alone.
 #include "engine/runtime/launches.h"
 
 #include <algorithm>
@@ -9,7 +10,8 @@
 namespace trainctl {
 namespace {
 
-/// Kernels choose vector widths by the alignment of their operands.
+/// The largest alignment in bytes that matters: kernels choose the width of their accesses by the alignment of
+/// operands.
 constexpr int64_t kWidestAccess = 256;
 
 void append_number(std::string& key, int64_t number) { key.append(std::to_string(number)).push_back(' '); }
@@ -19,7 +21,7 @@ void append_shape(std::string& key, const Shape& shape) {
   key.push_back(';');
 }
 
-/// Equal for two instructions if their kernels get calls that differ only in addresses.
+/// Appends a text that is equal for two instructions if the calls of their kernels differ only in addresses.
 void append_key(std::string& key, const Instruction& instruction, const std::vector<Instruction>& code, size_t first) {
   key.append(to_string(instruction.opcode)).append(" ").append(instruction.op).append(to_string(instruction.attrs));
   append_number(key, static_cast<int64_t>(instruction.stream));
@@ -41,8 +43,9 @@ void append_key(std::string& key, const Instruction& instruction, const std::vec
     for (const Operand& out : instruction.outputs) key.push_back(in.offset == out.offset ? '=' : '-');
 }
 
+/// The estimated work of a kernel in floating-point operations, with its memory traffic converted to operations.
 double work_of(const Instruction& instruction) {
-  constexpr double kOperationsPerByte = 200;  // of the devices that take seconds for a step
+  constexpr double kOperationsPerByte = 200;  // operations that a GPU computes while it transfers one byte of memory
   const auto infos = [](const std::vector<Operand>& operands) {
     std::vector<TensorInfo> found;
     for (const Operand& operand : operands) found.push_back({operand.shape, operand.dtype});
@@ -69,7 +72,7 @@ std::vector<size_t> distinct_launches(const Program& program, const std::vector<
 }
 
 std::vector<size_t> progress_marks(const Program& program) {
-  constexpr double kWorkBetween = 2e14;  // a third of a second on a GPU of 2023, a few seconds in f32
+  constexpr double kWorkBetween = 2e14;  // operations: a third of a second on a GPU of 2023, a few seconds in fp32
   std::vector<size_t> marks;
   double work = 0;
   for (size_t i = 0; i < program.instructions.size(); ++i) {

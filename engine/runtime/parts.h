@@ -1,5 +1,5 @@
-// A part of a tensor as stretches that are contiguous in the whole, for loading, initial weights and
-// gathering.
+// Divides a part of a tensor into stretches that are contiguous in the whole tensor. Used for loading, initial weights
+// and gathering.
 #pragma once
 
 #include <cstdint>

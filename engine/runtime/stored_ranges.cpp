@@ -17,8 +17,8 @@ class Slot {
     range_.variable = &variable;
   }
 
-  /// `offset`: where the bucket's range begins in the arena, or where this rank's shards do if it keeps no more
-  /// (`cut`).
+  /// Adds the ranges of the variable in this slot. `offset`: where the bucket begins in the arena or, if this rank
+  /// keeps only its shards of the bucket (`cut`), where its shards begin. Negative: the slot does not exist.
   void add(int64_t offset, bool cut) {
     if (offset < 0) return;
     if (bucket_.level == 0) return add_part(offset, 0, bucket_.elements, true);
@@ -28,7 +28,7 @@ class Slot {
         add_part(offset + bytes(piece.kept_first), piece.own_first, piece.own_elements, true);
         continue;
       }
-      // Outside of this rank's shard the weights may be gathered as late as in the next step.
+      // Weights outside of this rank's shard are not fresh: they may be gathered only in the next step.
       const int64_t own_end = piece.own_first + piece.own_elements, end = piece.first + piece.elements;
       add_part(offset + bytes(piece.first), piece.first, piece.own_first - piece.first, false);
       add_part(offset + bytes(piece.own_first), piece.own_first, piece.own_elements, true);
@@ -67,7 +67,7 @@ class Slot {
   std::vector<StoredRange>& to_;
 };
 
-/// The first replica stores what all replicas share.
+/// True if another rank stores the range: the first replica stores what all replicas share.
 bool is_stored_by_another(const Program& program, const StoredRange& range) {
   return program.replica > 0 && range.replica == 0;
 }
@@ -95,7 +95,7 @@ std::string_view slot_of_first_replica(std::string_view stored_slot) {
 std::string StoredRange::stored_slot() const { return slot_of_replica(slot, replica); }
 
 std::vector<StoredRange> stored_ranges(const Program& program) {
-  constexpr size_t kUsual = 5;  // ranges of a variable that some ranks share
+  constexpr size_t kUsual = 5;  // the usual number of ranges of a variable, for which memory is reserved
   std::vector<StoredRange> ranges;
   ranges.reserve(kUsual * program.variables.size());
   for (const Variable& v : program.variables) {
@@ -106,9 +106,10 @@ std::vector<StoredRange> stored_ranges(const Program& program) {
       continue;
     }
     const Bucket& bucket = program.buckets[static_cast<size_t>(v.bucket)];
-    if ((bucket.served && program.server < 0) || bucket.table) continue;  // pulled again in each step
+    // The weights are pulled from a server again in each step.
+    if ((bucket.served && program.server < 0) || bucket.table) continue;
     check(bucket.optimizer_states.size() == bucket.optimizer_offsets.size(), "each state of an optimizer has a name");
-    const int replica = bucket.outer_momentum_offset >= 0 ? program.replica : 0;  // frozen weights are the same
+    const int replica = bucket.outer_momentum_offset >= 0 ? program.replica : 0;  // frozen: the same on all replicas
     const auto slot_of = [&](std::string_view slot, int of_replica) {
       return Slot(v, bucket, {.slot = slot, .replica = of_replica}, ranges);
     };
@@ -135,7 +136,8 @@ std::vector<StoredRange> gradient_ranges(const Program& program) {
   for (const Variable& v : program.variables) {
     if (v.bucket < 0) continue;
     const Bucket& bucket = program.buckets[static_cast<size_t>(v.bucket)];
-    if ((bucket.served && program.server < 0) || bucket.table) continue;  // pushed, not used
+    // The gradients are pushed to a server, not used on this rank.
+    if ((bucket.served && program.server < 0) || bucket.table) continue;
     Slot(v, bucket, {.slot = kGradientSlot, .dtype = bucket.kept_type}, ranges)
         .add(bucket.gradients_offset, bucket.level >= 2);
   }

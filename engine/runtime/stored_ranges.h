@@ -24,9 +24,10 @@ struct StoredRange {
   int64_t first = 0, count = 0;  ///< row-major in the part
   int64_t offset = 0;            ///< bytes from the arena's start
   DType dtype = DType::f32;
-  /// A bf16 copy that kernels read while some rank has the f32 weights: never stored, rounded from those.
+  /// A bf16 copy that kernels read while some rank has the f32 weights. It is never stored, but rounded from the
+  /// weights.
   bool is_copy = false;
-  /// Between two steps, this rank has the newest values, whichever rank stores them.
+  /// True if this rank has the newest values between two steps, whichever rank stores them.
   bool is_fresh = false;
   /// parallel.local_steps: the replica whose value this is; 0: the first, or all have the same.
   int replica = 0;

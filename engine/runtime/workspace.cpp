@@ -15,7 +15,8 @@ namespace {
 /// More than two steps are in flight only if inputs are small: many slots of large inputs would cost too much memory.
 constexpr int64_t kMostStaging = 64 << 20;
 
-/// Lays out `wanted` slots for inputs of this size, or as many as fit in `room`, but never fewer than two.
+/// Lays out the staging memory: `wanted` slots for inputs of this size, or as many as fit in `room` bytes, but at least
+/// two.
 void lay_out_slots(Workspace& w, int64_t input_bytes, int wanted, int64_t room) {
   constexpr int64_t kAlignment = 64;
   w.scalars = round_up(input_bytes, kAlignment);
@@ -23,7 +24,8 @@ void lay_out_slots(Workspace& w, int64_t input_bytes, int wanted, int64_t room) 
   w.slots = std::clamp(wanted, 1, static_cast<int>(std::max<int64_t>(room / w.stride, 2)));
 }
 
-/// Each kernel states enough for any launch that combines several.
+/// The scratch memory in bytes that a kernel states. The number also suffices for a launch that combines it with
+/// others.
 int64_t scratch_of_kernel(const Instruction& i, const KernelDef* kernel) {
   std::vector<Shape> inputs, outputs;
   if (kernel->most_cuda_scratch == nullptr) return most_cuda_scratch(*kernel, inputs, outputs);  // the same for all

@@ -122,6 +122,7 @@ void try_many_cuts(PlanTrials& t) {
   }
 }
 
+/// Collects the result of the search: the tried plans, best first, and the facts for its report.
 FoundPlan finish(PlanTrials& t) {
   FoundPlan found;
   found.memory = t.memory;

@@ -15,7 +15,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int kBlocks = 3;  ///< the first, one for those between, the last
+constexpr int kBlocks = 3;  ///< the folded network keeps the first block, the last, and one that represents the rest
 
 }  // namespace
 

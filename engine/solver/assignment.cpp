@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kForbidden = std::numeric_limits<double>::infinity();
 
-/// The variables of all tables that have `variable`, without it.
+/// Returns the neighbours of `variable`: all other variables of the tables that contain it.
 std::vector<int> neighbours(const std::vector<CostTable>& tables, int variable) {
   std::vector<int> all;
   for (const CostTable& table : tables)
@@ -58,15 +58,17 @@ struct TransposedTable {
     }
   }
 
-  /// Number of `others` up to and including the last one that the table contains.
+  /// Returns the number of `others` up to and including the last one that the table contains.
   size_t neighbours_until() const {
     const auto last = std::find_if(stride.rbegin(), stride.rend(), [](size_t step) { return step > 0; });
     return static_cast<size_t>(stride.rend() - last);
   }
 };
 
-/// The summed costs per value of one variable, while its neighbours step through all their assignments, the last one
-/// fastest. A table is added at the last neighbor that it contains, so most steps add few tables.
+/// Computes, for each assignment of a variable's neighbours, the summed costs of each value of the variable. The
+/// neighbours step through all their assignments; the last neighbour changes fastest. Partial sums are kept per
+/// neighbour: a table is added at the last neighbour that it contains, so a step that changes only the last neighbour
+/// adds few tables.
 class SteppedCosts {
  public:
   SteppedCosts(const std::vector<int>& sizes, int variable, const std::vector<int>& neighbours,
@@ -115,11 +117,11 @@ class SteppedCosts {
     }
   }
 
-  std::vector<int> sizes_;  // of the neighbours
+  std::vector<int> sizes_;  // numbers of values of the neighbours
   std::vector<TransposedTable> tables_;
   std::vector<std::vector<size_t>> joining_;  // tables by number of neighbours that must be assigned
   std::vector<std::vector<size_t>> having_;   // tables by neighbor
-  std::vector<size_t> at_;                    // by table
+  std::vector<size_t> at_;                    // by table: index of its current entry
   std::vector<int> values_;
   std::vector<std::vector<double>> sums_;  // by number of assigned neighbours
 };
@@ -212,7 +214,7 @@ class Elimination {
     }
   }
 
-  /// Zeros, with the values of fix_largest.
+  /// Returns an assignment in which variables fixed by fix_largest have their values, and all others are 0.
   std::vector<int> fixed_values() const {
     std::vector<int> values(sizes_.size(), 0);
     for (const auto& [variable, value] : fixed_) values[static_cast<size_t>(variable)] = value;
@@ -230,7 +232,7 @@ class Elimination {
     return {optimum_, std::move(values)};
   }
 
-  /// Cost per value of the step's variable, its neighbours having these values.
+  /// Returns the cost of each value of the eliminated variable, if its neighbours have the given values.
   std::vector<std::pair<double, int>> costs_of(const Eliminated& step, const std::vector<int>& values) const {
     std::vector<std::pair<double, int>> costs;
     for (int value = 0; value < sizes_[step.variable]; ++value) costs.emplace_back(0, value);
@@ -249,7 +251,8 @@ class Elimination {
     return costs;
   }
 
-  /// The variable in `left` whose elimination makes the smallest table: its index there, and the table's entries.
+  /// Finds the variable whose elimination makes the smallest table. Returns its index in `left` and the number of
+  /// entries of that table.
   std::pair<size_t, size_t> next(const std::vector<int>& left) const {
     size_t best = 0, least = kMaxTableEntries + 2;
     for (size_t i = 0; i < left.size(); ++i) {
@@ -263,6 +266,8 @@ class Elimination {
     return {best, least};
   }
 
+  /// Eliminates a variable: replaces all tables that contain it by one table over its neighbours, which has the cost of
+  /// the variable's best value for each assignment of the neighbours.
   void eliminate(int variable) {
     Eliminated step{variable, neighbours(tables_, variable), {}, {}};
     const auto first = std::stable_partition(tables_.begin(), tables_.end(), [&](const CostTable& table) {
@@ -298,6 +303,7 @@ class Elimination {
     left.erase(largest);
   }
 
+  /// Fixes a variable of the table to a value, which removes this variable from the table.
   void restrict_to(CostTable& table, int variable, int value) const {
     const auto found = std::find(table.variables.begin(), table.variables.end(), variable);
     if (found == table.variables.end()) return;

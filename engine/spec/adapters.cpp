@@ -26,7 +26,7 @@ bool is_adapted(const LoraSpec& lora, const LayerSpec& layer) {
          });
 }
 
-/// The layers of the adapters of one layer.
+/// Makes the layers of all adapters of one adapted layer.
 class AdapterLayers {
  public:
   AdapterLayers(const LoraSpec& lora, const LayerSpec& beside) : lora_(lora), beside_(beside) {}
@@ -67,8 +67,9 @@ class AdapterLayers {
     return layers_.back().name;
   }
 
-  /// The layers up to the scaled product, whose name it returns. `own`: ".NAME", or "". The scale follows the first
-  /// product, whose rows are short, so that no pass over the wide rows is needed for it.
+  /// Adds the layers of one adapter up to the scaled low-rank product, and returns the name of the last one. `own` is
+  /// the suffix ".NAME" of one of several adapters, or "". The result of the first product is scaled, because its rows
+  /// are short: scaling the result of the second would take a pass over wide rows.
   std::string product_of(const std::string& own) {
     const auto suffix = [&](std::string_view end) { return own + std::string(end); };
     std::string last = beside_.inputs[0];
@@ -108,7 +109,7 @@ class AdapterLayers {
     return attrs;
   }
 
-  /// The layer whose weight the adapted one uses.
+  /// Returns the name of the layer that owns the weight of the adapted layer.
   std::string owner() const {
     const std::string shared = beside_.attrs.text("share");
     return shared.empty() ? beside_.name : shared;

@@ -5,10 +5,10 @@
 
 namespace trainctl {
 
-/// True if it mixes the rows of a batch (mixup, cutmix): all others apply to one sample.
+/// True if the transform mixes the rows of a batch (mixup, cutmix). All other transforms apply to one sample.
 bool is_of_batch(const TransformSpec& transform);
 
-/// True if the labels are shares of all classes, f32, not classes: one_hot makes them so.
+/// True if a label is a list of f32 shares of all classes, which one_hot makes, instead of the number of a class.
 bool has_soft_labels(const DatasetSpec& dataset);
 
 }  // namespace trainctl

@@ -58,7 +58,7 @@ struct DatasetSpec {
   std::vector<TransformSpec> transforms;
   std::string label_dtype = "i32";  ///< f32 | i32
   bool labels = true;               ///< false: the files have no labels, and each label is 0
-  int64_t batch = 32;               ///< global
+  int64_t batch = 32;               ///< samples of one optimizer step, over all ranks
   bool shuffle = true;
   int64_t shuffle_block =
       0;  ///< samples per block; neighbours stay close together (engine/train/data/block_order.h); 0: no blocks
@@ -114,7 +114,7 @@ struct DatasetSpec {
   // clicks
   int64_t ids = 8;     ///< ids per sample
   int64_t vocab = 0;   ///< ids are in [0, vocab)
-  double zipf = 1.05;  ///< the r-th most frequent id comes 1 / r^zipf as often as the first
+  double zipf = 1.05;  ///< the r-th most frequent id occurs 1 / r^zipf times as often as the most frequent one
   // noise for diffusion models (engine/train/data/noised_set.h)
   int64_t noise_steps = 0;                        ///< 0: no noise is added
   std::string noise_schedule = "linear";          ///< linear | cosine
@@ -139,7 +139,7 @@ struct DatasetSpec {
     if (is_mix()) return !sources.empty() && sources.front().has_tokens();
     return type == "tokens" || (type == "text" && !has_class_texts()) || type == "chat";
   }
-  /// True if it is read through a Source (engine/train/data/source.h).
+  /// True if the data set is read through a Source (engine/train/data/source.h).
   bool has_source() const;
   /// True if its files say which samples are for training and which for tests.
   bool has_file_splits() const { return type == "mnist" || type == "cifar10" || type == "cifar100"; }

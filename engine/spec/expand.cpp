@@ -10,7 +10,7 @@ namespace {
 
 bool has_dollar(const std::string& text) { return text.find("${") != std::string::npos; }
 
-/// True for keys that stay in a layer that is left out: others may refer to them.
+/// True for keys that are kept in a layer whose `if` is false, because other layers may refer to it.
 bool is_kept(const std::string& key) {
   return key == "if" || key == "name" || key == "inputs" || key == "type" || key == "module";
 }
@@ -31,7 +31,7 @@ SourcePos Expander::position(const SourcePos& pos, const std::string& text, size
   for (size_t i = text.find("${"); i < begin; i = text.find("${", i + 2)) ++count;
   const auto line = static_cast<size_t>(pos.line - 1);
   const std::string_view in_line = source_.line(line);
-  size_t column = 0;  // in bytes; that of pos counts characters
+  size_t column = 0;  // counted in bytes, whereas SourcePos counts characters
   for (int characters = 1; characters < pos.column && column < in_line.size(); ++characters) do
       ++column;
     while (column < in_line.size() && (static_cast<unsigned char>(in_line[column]) & 0xC0) == 0x80);
@@ -40,7 +40,8 @@ SourcePos Expander::position(const SourcePos& pos, const std::string& text, size
   size_t found = rest.find("${");
   for (; count > 0 && found != std::string_view::npos; --count) found = rest.find("${", found + 2);
   if (found == std::string_view::npos) return pos;
-  // Escapes in quotes make the source differ from the text; then the expression's beginning must do.
+  // If the value has escapes in quotes, the source differs from the text. Then the position is that of the beginning of
+  // the expression.
   const std::string_view upto = std::string_view(text).substr(begin, at - begin);
   return source_.at_offset(start + found + (rest.substr(found).starts_with(upto) ? at - begin : 0));
 }
@@ -143,7 +144,7 @@ std::optional<Constant> Expander::constant(const YamlNode& node, const Names& na
   } catch (ExpressionError& error) {
     if (siblings != nullptr && siblings->find(error.unknown) != nullptr) {
       const YamlNode* other = siblings->find(error.unknown);
-      if (other < &node) return {};  // it comes before this one, and is wrong itself
+      if (other < &node) return {};  // the var comes before this one, and has an error of its own
       error.message =
           other == &node ? "'" + error.unknown + "' uses itself" : "'" + error.unknown + "' is defined later";
       error.hint = "a value may use only names defined before it";

@@ -18,9 +18,9 @@ class Expander {
   Expander(std::string_view source, const std::string& file, Problems& problems)
       : source_(source, file), file_(file), problems_(problems) {}
 
-  // False: problems were added, and the tree is not to be read.
+  // These functions return false after adding problems. The tree must then not be read.
 
-  /// Every value and key of the node.
+  /// Replaces the expressions in every value and key of the node.
   bool expand(YamlNode& node, const Names& names, const std::string& path);
   /// The same for a list of layers. The arguments of modules (`with`) stay as they are written, since an index may be
   /// in them; of layers whose `if` is false only the name and the inputs are kept.
@@ -48,10 +48,10 @@ class Expander {
 /// True if an expression, or an escaped one, is in the node.
 bool has_expressions(const YamlNode& node);
 
-/// The vars of the job. Each may use those before it.
+/// Reads the vars of the job. The expression of a var may use the vars before it.
 Names read_vars(const YamlNode& root, Expander& expander, Problems& problems);
 
-/// All of the job but vars and modules. False: problems were added.
+/// Replaces the expressions in the whole job except vars and modules. Returns false after adding problems.
 bool expand_job(YamlNode& root, const Names& vars, Expander& expander);
 
 }  // namespace trainctl

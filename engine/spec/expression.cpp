@@ -24,7 +24,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool begins_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool continues_name(char c) { return begins_name(c) || is_digit(c); }
 
-/// Characters that no expression has, so that one that is not closed ends there.
+/// True for characters that cannot occur in an expression. An expression without a closing brace ends at the first one.
 bool ends_unclosed(char c) { return c == '{' || c == ',' || c == ':' || c == '#' || c == '\n' || c == '\r'; }
 
 bool is_number(const Constant& v) { return std::holds_alternative<int64_t>(v) || std::holds_alternative<double>(v); }
@@ -33,7 +33,8 @@ double as_double(const Constant& v) {
   return whole != nullptr ? static_cast<double>(*whole) : std::get<double>(v);
 }
 
-/// `names` null: checks only the syntax, and every name is 1.
+/// Parses one expression and computes its value. If `names` is null, only the syntax is checked, and every name has the
+/// value 1.
 class Parser {
  public:
   Parser(std::string_view text, size_t offset, const Names* names) : text_(text), offset_(offset), names_(names) {}
@@ -77,7 +78,7 @@ class Parser {
   void skip_spaces() {
     while (!at_end() && (text_[at_] == ' ' || text_[at_] == '\t')) ++at_;
   }
-  /// The name or keyword here; "" if there is none.
+  /// Returns the name or keyword at the current position; "" if there is none.
   std::string word() const {
     size_t end = at_;
     if (end < text_.size() && begins_name(text_[end]))
@@ -210,6 +211,7 @@ class Parser {
     throw ExpressionError{offset_ + at, "unknown name '" + name + "'", hint, name};
   }
 
+  /// Reads an integer or a decimal number.
   Constant number() {
     const size_t begin = at_;
     size_t end = at_;
@@ -260,7 +262,8 @@ class Parser {
     if (const bool* flag = std::get_if<bool>(&value)) return *flag;
     fail(at, "'" + op + "' needs true or false, not " + to_text(value), "compare it: " + to_text(value) + " != 0");
   }
-  /// `decided`: by the left side already.
+  /// Returns the truth of the right operand of `and` or `or`. With `decided`, the left operand has determined the
+  /// result already, and the right one is not evaluated.
   bool truth_of_right(const Constant& value, size_t at, const std::string& op, bool decided) const {
     return !decided && truth(value, at, op);
   }
@@ -284,7 +287,7 @@ class Parser {
     return op == ">" ? order > 0 : order >= 0;
   }
 
-  /// 'f' is //.
+  /// Applies an arithmetic operator; the character 'f' stands for the operator //.
   Constant arithmetic(const Constant& a, char op, const Constant& b, size_t at) const {
     if (names_ == nullptr || quiet_) return int64_t{1};
     const std::string sign = op == 'f' ? "//" : std::string(1, op);
@@ -320,6 +323,7 @@ class Parser {
     return value;
   }
 
+  /// Computes an operation on integers. Reports an overflow at position `at`.
   Constant of_integers(int64_t a, char op, int64_t b, size_t at) const {
     int64_t value = 0;
     switch (op) {
@@ -335,7 +339,7 @@ class Parser {
       default:
         break;
     }
-    if (b == -1) {  // the one quotient that may not fit
+    if (b == -1) {  // the least int64_t divided by -1 does not fit
       if (op == '%') return int64_t{0};
       if (__builtin_sub_overflow(int64_t{0}, a, &value)) overflow(at);
       return value;
@@ -346,7 +350,8 @@ class Parser {
 
   [[noreturn]] void overflow(size_t at) const { fail(at, "the result does not fit into 64 bits"); }
 
-  /// Values do not matter while one exists, so that none is an error.
+  /// While an object of this type exists with `quiet`, values are not computed, so that no value is an error. Used for
+  /// the operand of `and`, `or` or a condition that does not influence the result.
   struct Quiet {
     Quiet(Parser& p, bool quiet) : parser(p), before(p.quiet_) { parser.quiet_ = before || quiet; }
     ~Quiet() { parser.quiet_ = before; }

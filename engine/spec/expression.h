@@ -37,19 +37,20 @@ struct ExpressionError {
 std::string to_text(const Constant& value);
 /// "a number", "text", "true or false".
 std::string kind_of(const Constant& value);
-/// The constant that an unquoted YAML scalar is.
+/// Converts an unquoted YAML scalar to the constant that it denotes: a flag, a number or a text.
 Constant constant_of(const std::string& scalar);
 
-/// Letters, digits and '_', no digit first, and no word of the language.
+/// True for a valid name: it consists of letters, digits and '_', begins with no digit, and is no keyword such as
+/// `and`.
 bool is_var_name(std::string_view name);
-/// The same as a regular expression, for the schema.
+/// Returns the regular expression of valid names, for the schema.
 std::string var_name_pattern();
 
 /// True if there is an expression in it. "$${" is not an expression: it stands for "${".
 bool has_expression(std::string_view text);
 
-/// The text with its expressions replaced; the value itself if the text is just one expression. Throws
-/// ExpressionError.
+/// Replaces the expressions in a text by their values. If the text is a single expression, returns its value, which
+/// need not be a text. Throws ExpressionError.
 Constant expand_text(std::string_view text, const Names& names);
 /// The value of an expression without "${" and "}": tokens >= 64 and language == 'en'. Throws ExpressionError.
 Constant evaluate(std::string_view expression, const Names& names);

@@ -97,7 +97,7 @@ Field unless_zero(std::string name, std::string doc) {
   return f;
 }
 
-/// The same for a number.
+/// A number that is never 0 in a job file: 0 in the struct means that it has no value.
 template <auto Member>
 Field unless_zero_number(std::string name, std::string doc) {
   using C = typename MemberOf<decltype(Member)>::Class;
@@ -109,7 +109,7 @@ Field unless_zero_number(std::string name, std::string doc) {
   return f;
 }
 
-/// paths or metric_names, which is any list of names.
+/// A field that is a list of texts: of paths (FieldKind::paths) or of any names (FieldKind::metric_names).
 template <auto Member>
 Field list_field(std::string name, FieldKind kind, std::string doc) {
   using C = typename MemberOf<decltype(Member)>::Class;

@@ -10,7 +10,7 @@
 namespace trainctl {
 namespace {
 
-/// A default-constructed struct of each section, to read the defaults from.
+/// Returns a default-constructed struct of the section, from which defaults are read.
 const void* default_object(const Section* section) {
   static const JobSpec job;
   static const CheckpointSpec checkpoint;
@@ -55,7 +55,7 @@ const void* default_object(const Section* section) {
   return nullptr;
 }
 
-/// The kinds whose values have the same description for every field.
+/// Returns the description of a kind's values; "" for kinds whose description depends on the field.
 std::string_view fixed_kind_name(FieldKind kind) {
   using enum FieldKind;
   static constexpr std::pair<FieldKind, std::string_view> kNames[] = {

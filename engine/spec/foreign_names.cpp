@@ -19,7 +19,7 @@ const std::vector<ForeignName>& all_names() {
   return kNames;
 }
 
-/// Without case, '_', '-' and the module in front: "nn.BatchNorm2d" is "batchnorm2d".
+/// Returns a name in lower case, without '_', '-' and a preceding module: "nn.BatchNorm2d" becomes "batchnorm2d".
 std::string plain(std::string_view name) {
   if (const size_t dot = name.rfind('.'); dot != std::string_view::npos) name.remove_prefix(dot + 1);
   std::string text;

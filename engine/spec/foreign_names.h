@@ -39,7 +39,8 @@ std::span<const ForeignName> foreign_fields();
 std::span<const ForeignName> foreign_layers();
 std::span<const ForeignName> foreign_types();
 
-/// Null for an unknown name. A name that begins with a module ("nn.", "tf.keras.layers.") is known without it.
+/// Finds a name of another tool. Returns null for an unknown name. A name that begins with a module ("nn.",
+/// "tf.keras.layers.") is known without it.
 const ForeignName* find_foreign(NameKind kind, std::string_view name);
 /// All entries with this name, whatever their kind.
 std::vector<const ForeignName*> find_foreign(std::string_view name);
@@ -48,8 +49,8 @@ std::vector<const ForeignName*> find_foreign(std::string_view name);
 std::string foreign_hint(NameKind kind, std::string_view name);
 std::string hint_of(const ForeignName& name);
 
-/// The one of `names` that other tools spell `word`: in another case, without '_', behind a module ("nn.Dropout"), or
-/// with the ending of its kind ("HuberLoss", "OneCycleLR"). "" if there is none.
+/// Returns the entry of `names` that other tools spell `word`; "" if there is none. The spelling may differ in case and
+/// in '_', may follow the name of a module ("nn.Dropout"), and may end in a kind ("HuberLoss", "OneCycleLR").
 std::string same_name(std::string_view word, const std::vector<std::string>& names);
 
 /// Words that a field accepts in place of one of its choices: gpu for cuda.

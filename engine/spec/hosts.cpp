@@ -20,7 +20,7 @@ bool is_name(std::string_view text) {
          });
 }
 
-/// A whole number from 1 on.
+/// Parses a whole number of at least 1.
 std::optional<int> count_of(std::string_view text) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -32,7 +32,7 @@ std::string ranks_text(int ranks) { return std::to_string(ranks) + (ranks == 1 ?
 
 Placement wrong(std::string fault, std::string hint) { return {{}, std::move(fault), std::move(hint)}; }
 
-/// A word and the text after it.
+/// Removes the first word from the line and returns it.
 std::string_view take_word(std::string_view& line) {
   const size_t begin = std::min(line.find_first_not_of(" \t\r"), line.size());
   const size_t end = std::min(line.find_first_of(" \t\r", begin), line.size());

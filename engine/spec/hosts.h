@@ -20,7 +20,8 @@ struct HostRanks {
   friend bool operator==(const HostRanks&, const HostRanks&) = default;
 };
 
-/// nullopt if it does not follow the grammar. No host begins with '-', so ssh takes none for an option.
+/// Parses one host. Returns nullopt if the text does not follow the grammar. No host begins with '-', so ssh takes none
+/// for an option.
 std::optional<HostRanks> parse_host(std::string_view text);
 /// Parses the texts that follow the grammar; leaves out the others.
 std::vector<HostRanks> parse_hosts(const std::vector<std::string>& texts);
@@ -40,8 +41,8 @@ int managed_hosts(const LaunchSpec& launch);
 /// True if a queue runs a batch script of the job.
 bool is_batch(Target target);
 
-/// The lines of a hostfile of mpirun or DeepSpeed: `host`, `host:4`, `host slots=4`; `#` begins a comment. A host that
-/// is named again has the slots of both. nullopt and `fault` with its line's number for any other line.
+/// Reads a hostfile of mpirun or DeepSpeed. Its lines are `host`, `host:4`, `host slots=4`; `#` begins a comment. A
+/// host that is named again has the slots of both. nullopt and `fault` with its line's number for any other line.
 std::optional<std::vector<HostRanks>> parse_hostfile(std::string_view text, std::string& fault);
 
 }  // namespace trainctl

@@ -14,7 +14,7 @@ namespace {
 
 using Fields = std::vector<std::pair<std::string, std::string>>;
 
-/// A YAML value on one line.
+/// Writes a YAML value on one line.
 std::string flow(const YamlNode& node) {
   std::vector<std::string> words;
   if (node.is_list()) {

@@ -1,4 +1,4 @@
-// Names of the choices, and looking up positions.
+// Converts choices to their names, and looks up positions of fields.
 #include "engine/spec/job_spec.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace trainctl {
 
-// Each returns "" past the last value: the field table counts the values that way.
+// Each of these functions returns "" for a number past the last value: the field table counts the values this way.
 
 std::string_view to_string(ParallelMode mode) {
   switch (mode) {
@@ -291,7 +291,7 @@ bool DatasetSpec::has_source() const {
   return std::find(types.begin(), types.end(), type) != types.end();
 }
 
-/// Names of the fields with those of noise (engine/train/data/noised_set.h).
+/// Returns the names of the sample fields after noise has been added (engine/train/data/noised_set.h).
 static std::vector<std::string> noised_names(const std::vector<std::string>& inner, bool has_classes) {
   std::vector<std::string> names = {inner.front(), "label", "timestep"};
   const bool labelled = std::find(inner.begin(), inner.end(), "label") != inner.end();
@@ -353,7 +353,7 @@ static std::vector<TransformSpec> without_chance(std::vector<TransformSpec> tran
   return transforms;
 }
 
-/// The held-out samples of each source that has some.
+/// Returns the data sets of the samples that each source holds out for validation; sources without any are left out.
 static std::vector<DatasetSpec> held_out_sources(const std::vector<DatasetSpec>& sources, const DatasetSpec& differs) {
   std::vector<DatasetSpec> held_out;
   for (DatasetSpec source : sources) {

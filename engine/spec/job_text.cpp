@@ -46,7 +46,7 @@ class Descriptor {
 
 fs::path folder_of(const fs::path& file) { return file.parent_path(); }
 
-/// The paths of the first few .yaml files of a folder.
+/// Returns the paths of the first few .yaml files of a folder, for a hint.
 std::vector<std::string> jobs_in(const fs::path& folder) {
   constexpr size_t kMost = 8;
   std::vector<std::string> found;
@@ -92,13 +92,14 @@ class Reader {
     throw SpecError({name(), 0, 0}, "", "cannot read the job file: " + why, hint);
   }
 
-  /// The folders of /dev/fd/63 and /dev/stdin are not those of the job either.
+  /// Returns the folder of the job file; "" for a stream. Files such as /dev/fd/63 and /dev/stdin are streams too.
   std::string folder(bool is_regular) const {
     const bool is_stream = is_stdin_ || !is_regular || file_.starts_with("/dev/") || file_.starts_with("/proc/");
     return is_stream ? "" : folder_of(file_).string();
   }
 
-  /// Its writers had it open before we did: no other can come.
+  /// True for a pipe without a name in the file system. Its writers opened it before this process did, so no further
+  /// writer can appear.
   bool is_anonymous_pipe() const {
     struct statfs info {};
     return is_stdin_ || (fstatfs(fd_.get(), &info) == 0 && info.f_type == kPipeFs);

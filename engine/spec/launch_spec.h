@@ -24,7 +24,7 @@ std::string_view to_string(SpotNotices notices);
 
 /// launch.elastic: the run continues with fewer ranks when a host is lost.
 struct ElasticSpec {
-  int min_ranks = 1;  ///< with fewer the run ends
+  int min_ranks = 1;  ///< the run ends if fewer ranks are left
   /// A host whose ranks need this many times as long for their work as those of the fastest host, for a minute, gets
   /// less work; 0: never.
   double straggler = 1.5;
@@ -36,7 +36,7 @@ struct SlurmSpec {
   std::string time;  ///< time limit, in the format of sbatch: "30", "1:00:00", "2-0"
   int nodes = 1;
   int gpus_per_node = 0;           ///< 0: none is asked for
-  bool requeue = true;             ///< after the time limit or a lost node, where the job saves checkpoints
+  bool requeue = true;             ///< requeue the job after the time limit or a lost node, if it saves checkpoints
   std::vector<std::string> extra;  ///< lines of #SBATCH, without that word: "--mem=8G"
 };
 
@@ -90,7 +90,7 @@ struct LaunchSpec {
   std::string ssh = "ssh";         ///< the command that reaches a host, and its options
   std::string interface;  ///< network interface on which ranks on CPUs listen; empty: that of the address that ssh uses
   bool tls = true;        ///< whether messages of ranks to other hosts are encrypted
-  double reconnect_seconds = 15;  ///< how long a host may be out of reach
+  double reconnect_seconds = 15;  ///< the longest time for which a host may be unreachable before it counts as lost
   std::vector<std::string> copy;  ///< files and folders that each host gets before the ranks start
   std::optional<ElasticSpec> elastic;
   // Under a cluster's manager (docs/slurm.md, docs/kubernetes.md).

@@ -11,15 +11,15 @@
 namespace trainctl {
 namespace {
 
-/// For a field in the wrong section: "did you mean launch.ranks?"; for a field of another tool how to write it here. ""
-/// if no section, or more than one, has it.
+/// Returns a hint for an unknown key. If one section has a field of this name: "did you mean launch.ranks?". If it is a
+/// field of another tool: how to write it here. "" if no section or several sections have the field.
 std::string where_it_belongs(const std::string& key) {
   const std::vector<FieldAt> found = fields_called(key);
   if (found.size() == 1) return "did you mean '" + found.front().path + "'?";
   return foreign_hint(NameKind::field, key);
 }
 
-/// For a field of one section within this one: "did you mean 'validation.dataset.path'?". "" if there is none.
+/// Returns a hint if one section within this one has the field: "did you mean 'validation.dataset.path'?"; else "".
 std::string within(const Section& section, const std::string& key) {
   std::string found;
   for (const Field& field : section.fields) {
@@ -33,7 +33,8 @@ std::string within(const Section& section, const std::string& key) {
   return found.empty() ? "" : "did you mean '" + found + "'?";
 }
 
-/// The `type` that a section gives, or its default; "" if that is wrong itself, or if the section has no types.
+/// Returns the `type` that a section gives, or the default type. "" if the type is invalid, or if the section has no
+/// types.
 std::string type_in(const YamlNode& node, const Section& section) {
   if (section.fields.empty() || section.fields.front().name != "type") return "";
   const Field& field = section.fields.front();

@@ -16,6 +16,7 @@ using Text = NameMapFile::Text;
 
 class NameMapReader {
  public:
+  /// Reads the whole file, section by section.
   NameMapFile read(const YamlNode& root) {
     if (!is_map(root, "a name map")) problems_.throw_if_any();
     demand_keys(root, "", {"prefix", "words", "tensors", "ignore", "fused", "tied", "constants"});

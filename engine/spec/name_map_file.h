@@ -44,13 +44,13 @@ struct NameMapFile {
     std::vector<std::pair<std::string, std::string>> words;  ///< ours, theirs
   };
   struct Size {
-    Text letters;              ///< "h", or "g r": their product
-    std::vector<Text> values;  ///< numbers, or layer.field
+    Text letters;              ///< the dims whose size this is: "h"; for "g r" it is the product of both sizes
+    std::vector<Text> values;  ///< each a number or layer.field; the first that is set gives the size
   };
   struct Tensor {
     Text ours;
     std::vector<Text> theirs;
-    Text order;  ///< empty: the same
+    Text order;  ///< empty: the order of dims is the same in both
     std::vector<Size> sizes;
     Size each;  ///< `letters` is the placeholder that counts the indices of dim 0 of ours; empty: none
   };

@@ -45,7 +45,7 @@ using LayerList = std::vector<LayerEntry>;
 struct Module {
   struct Argument {
     std::string name;
-    YamlNode fallback;  ///< null: every use gives it
+    YamlNode fallback;  ///< the default; null: there is none, so every use must give the argument
   };
   std::vector<Argument> arguments;
   std::vector<std::string> inputs;  ///< names of its inputs; empty: one, called "input"
@@ -68,10 +68,11 @@ struct Network {
   std::vector<LayerSpec> layers;
   std::vector<std::string> print_names;        ///< names allowed in `print` and `loss.input`
   std::map<std::string, std::string> outputs;  ///< layer, module or one of several outputs -> its full name
-  /// Layers and modules with several outputs -> those, as keys of `outputs`. Their own names are not outputs.
+  /// Name of a layer or module with several outputs -> the names of these outputs (keys of `outputs`). The name of the
+  /// layer or module itself does not name an output.
   std::map<std::string, std::vector<std::string>> several;
   std::string last;      ///< the name of the last item, whose output is the network's
-  bool complete = true;  ///< false: some names could not be made
+  bool complete = true;  ///< false: after an error, the full names of some layers are not known
 };
 
 /// Expands modules, and resolves inputs and shares to full names. `fields`: fields of samples, which inputs may name.

@@ -39,7 +39,7 @@ bool starts_with_name(std::string_view rest, std::string_view name) {
   return rest.starts_with(name) && (rest.size() == name.size() || rest[name.size()] == '.' || rest[name.size()] == '[');
 }
 
-/// `{resize: [28, 28]}` is called resize.
+/// Returns the names of the transforms in a list. A mapping such as `{resize: [28, 28]}` is named by its key, resize.
 std::vector<std::string> names_of_transforms(const YamlNode& list) {
   std::vector<std::string> names;
   for (const YamlNode& item : list.items) names.push_back(item.entries.size() == 1 ? item.entries[0].key : "");
@@ -51,7 +51,7 @@ class Walk {
  public:
   Walk(YamlNode& root, std::string_view path) : node_(&root), rest_(path), section_(&job_section()) {}
 
-  /// The node to set; or null, and the reason in `error`.
+  /// Returns the node to set, or null with the reason in `error`.
   YamlNode* find(std::string& error) {
     if (rest_.empty()) error = "does not name a field";
     for (int steps = 0; !rest_.empty() && error.empty(); ++steps) {
@@ -86,6 +86,7 @@ class Walk {
     return nullptr;
   }
 
+  /// True if the field to set takes a list.
   bool takes_list() const {
     const Field* field = shorthand_field() != nullptr ? shorthand_field() : field_;
     if (field == nullptr) return false;
@@ -227,7 +228,7 @@ class Walk {
     after_step(error);
   }
 
-  /// Follows the key in the field table; below a layer or an unknown field there is nothing to follow.
+  /// Takes the step to `key` in the field table too. Below a layer or an unknown field there is no table to follow.
   void enter(const std::string& key) {
     field_ = nullptr;
     if (section_ != nullptr)

@@ -127,7 +127,7 @@ struct ParallelSpec {
   int replicas = 0;                 ///< with local_steps: groups of ranks with weights of their own; 0: one per host
   OuterSpec outer;
 
-  /// The job states sizes, from which the cuts of layers without a strategy follow.
+  /// True if the job gives data, tensor or context, from which the cuts of layers without a strategy follow.
   bool has_sizes() const { return data > 0 || tensor > 1 || context > 1; }
 };
 

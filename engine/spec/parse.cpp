@@ -57,7 +57,7 @@ bool is_text(std::string_view bytes) {
   return true;
 }
 
-/// Job files and records of runs are UTF-8 text, and lines of output name paths.
+/// Throws EnvError if a path is not UTF-8 text: job files, records of runs and lines of output contain paths.
 void require_text(const fs::path& path) {
   if (is_text(path.native())) return;
   throw EnvError("the path " + printable(path.native()) +
@@ -65,7 +65,7 @@ void require_text(const fs::path& path) {
                  "file\n  rename that file or folder, or use another folder");
 }
 
-/// The folders that become part of the job's paths.
+/// Checks the folders that become part of the job's paths with require_text.
 void require_text_paths(const JobText& from) {
   std::error_code error;
   const fs::path here = fs::current_path(error);
@@ -89,7 +89,8 @@ JobSpec parse_job(const JobText& from, const std::vector<std::string>& overrides
     throw SpecError({file, 1, 1}, "", "the job file is empty", "start from `trainctl init mlp`");
   for (const std::string& override_text : overrides) apply_override(root, override_text, problems);
   read_job(root, from, job, problems);
-  // Without its plugins a job has layers of unknown types; and nothing was read if an expression is wrong.
+  // If a plugin could not be loaded, layers have unknown types; if an expression is wrong, the job was not read at all.
+  // In both cases further checks would report only consequences.
   if (job.positions.empty() || problems.touch("plugins")) problems.throw_if_any();
   validate(job, problems);
   problems.throw_if_any();

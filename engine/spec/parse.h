@@ -19,7 +19,8 @@ JobSpec load_job(const std::string& file, const std::vector<std::string>& overri
 /// The job of a run that has ended, job.yaml in its folder. Its plugins may have been compiled again since.
 JobSpec load_run_job(const std::string& file);
 
-/// The same from text that was read before, so that a caller of read_job_text can show the lines that errors refer to.
+/// The same as load_job, from text that was read before, so that a caller of read_job_text can show the lines that
+/// errors refer to.
 JobSpec parse_job(const JobText& from, const std::vector<std::string>& overrides = {});
 /// The same from text; relative paths in it are taken relative to the folder of `file`.
 JobSpec parse_job(std::string_view text, const std::string& file, const std::vector<std::string>& overrides = {});
@@ -27,7 +28,7 @@ JobSpec parse_job(std::string_view text, const std::string& file, const std::vec
 /// The job as YAML, with defaults filled in and overrides applied; parsing it gives the same JobSpec.
 std::string to_yaml(const JobSpec& spec);
 
-// Values of env may be secrets. A file that others may read has none of them.
+// Values of env may be secrets, so files that other users may read must not contain them.
 
 /// The readers that a file with to_yaml(spec) may have: only its owner if the job sets env.
 FileReaders readers_of(const JobSpec& spec);

@@ -22,8 +22,8 @@ struct PluginFile {
 PluginFile plugin_file(const std::string& entry);
 std::string to_string(const PluginFile& file);
 
-/// An absolute path means the same everywhere: the job may be saved to another folder (a run's), and ranks may run in
-/// another one.
+/// Makes a path absolute, so that it means the same everywhere: the job may be saved in the folder of a run, and ranks
+/// may run in other folders.
 std::string absolute_path(const std::string& folder, const std::string& path);
 
 /// Loads the plugins of a job, and replaces their entries in the tree by absolute paths with digests. Returns false

@@ -16,13 +16,14 @@ class Problems {
   /// True if an error in this field or inside it is already known: consequences of it are not reported separately.
   bool touch(std::string_view path) const;
   bool empty() const { return all_.empty(); }
-  /// True once no more are kept: a generated file could have a hundred thousand, and only the first ones are useful.
-  /// Whoever adds many may stop, or leave out hints that are slow to find.
+  /// True if the maximum number of problems has been reached, so that further ones are dropped: a generated file could
+  /// have a hundred thousand, of which only the first are useful. Code that adds many problems may then stop, or leave
+  /// out hints that are slow to compute.
   bool full() const { return all_.size() >= kMost; }
-  /// Throws them in file order, without duplicates.
+  /// Throws a SpecError with all problems in file order, without duplicates, if there are any.
   void throw_if_any();
 
-  /// While one exists, the hint of every problem ends with `note`, which says where a module is used.
+  /// While a Note exists, the hint of every problem ends with its text `note`, which says where a module is used.
   class Note {
    public:
     Note(Problems& problems, std::string note) : problems_(problems) { problems_.notes_.push_back(std::move(note)); }

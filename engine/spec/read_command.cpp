@@ -15,7 +15,7 @@ constexpr std::array<std::string_view, 11> kReserved = {
     "RANK",      "LOCAL_RANK", "WORLD_SIZE",      "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
     "ROLE_RANK", "ROLE_NAME",  "ROLE_WORLD_SIZE", "MASTER_ADDR",      "MASTER_PORT"};
 
-/// A word of a command or the value of a variable; if it is invalid, empty and a problem.
+/// Reads a word of a command or the value of a variable. Returns nullopt after reporting a problem.
 std::optional<std::string> read_word(const YamlNode& node, const std::string& path, Problems& problems) {
   if (!node.is_scalar()) {
     problems.add(node.pos, path, "must be text, not " + describe(node),

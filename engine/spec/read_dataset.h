@@ -13,15 +13,16 @@ namespace trainctl {
 
 /// One path, or a list of paths.
 void read_paths(const YamlNode& node, const std::string& path, std::vector<std::string>& to, Problems& problems);
-/// `{code: 0.3, web: 0.7}`.
+/// Reads dataset.mix, such as `{code: 0.3, web: 0.7}`.
 std::vector<SourceShare> read_shares(const YamlNode& node, const std::string& path, Problems& problems);
-/// `[{step: 1000, mix: {code: 0.6, web: 0.4}, ramp: 200}]`.
+/// Reads dataset.mix_schedule, such as `[{step: 1000, mix: {code: 0.6, web: 0.4}, ramp: 200}]`.
 void read_share_changes(const YamlNode& node, DatasetSpec& mix, const std::string& path, Problems& problems);
 /// `{code: code/held_out.jsonl}`.
 void read_named_paths(const YamlNode& node, DatasetSpec& set, const std::string& path, Problems& problems);
-/// `{image: jpg, features: [a, b]}`.
+/// Reads dataset.fields, such as `{image: jpg, features: [a, b]}`.
 void read_sample_fields(const YamlNode& node, DatasetSpec& set, const std::string& path, Problems& problems);
-/// `test`, or `{train: 0.9, validation: 0.1}`. `object`: the DatasetSpec that `field` belongs to.
+/// Reads dataset.split, such as `test` or `{train: 0.9, validation: 0.1}`. `object` is the DatasetSpec that `field`
+/// belongs to.
 void read_split(const YamlNode& node, const Field& field, void* object, const std::string& path, Problems& problems);
 /// A list for the first field of the samples, or a list for each of several fields.
 void read_transforms(const YamlNode& node, DatasetSpec& set, const std::string& path, Problems& problems);

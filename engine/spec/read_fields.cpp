@@ -19,7 +19,7 @@ constexpr std::pair<std::string_view, std::string_view> kInvisible[] = {
     {"\xE2\x80\x8B", "\\u200b"}, {"\xE2\x80\x8C", "\\u200c"}, {"\xE2\x80\x8D", "\\u200d"}, {"\xE2\x81\xA0", "\\u2060"},
     {"\xEF\xBB\xBF", "\\ufeff"}, {"\xC2\xAD", "\\u00ad"},     {"\xC2\xA0", "\\u00a0"}};
 
-/// A key with escapes in place of such characters.
+/// Returns a key with escapes in place of invisible characters.
 std::string visible_key(std::string key) {
   for (const auto& [bytes, escape] : kInvisible)
     for (size_t at = key.find(bytes); at != std::string::npos; at = key.find(bytes, at + escape.size()))
@@ -31,7 +31,8 @@ constexpr size_t kMaxRules = 10'000;
 
 }  // namespace
 
-/// A misspelt field differs in a letter or two; other names are those of other tools, if they are known.
+/// Returns a hint for an unknown key: the known field with the most similar name, or else the field that another tool
+/// calls so.
 static std::string hint_for_unknown(const std::string& key, const std::vector<std::string>& known) {
   const std::string near = nearest(key, known);
   if (!near.empty() && edit_distance(key, near) <= 1) return did_you_mean(key, known);
@@ -72,7 +73,8 @@ void refuse_unknown_keys(const YamlNode& node, const std::vector<std::string>& k
 
 namespace {
 
-/// A type with its fields, or the type alone, into Attrs "init.type", "init.std".
+/// Reads `init`, which is a mapping of a type and its fields, or the name of a type, into attrs such as "init.type" and
+/// "init.std".
 void read_initial(const YamlNode& node, const Field& field, const std::string& path, Attrs& attrs, Problems& problems) {
   const YamlNode* type = node.is_map() ? node.find("type") : &node;
   const std::string known = "one of " + join(names_of(initial_types()));
@@ -94,7 +96,7 @@ void read_initial(const YamlNode& node, const Field& field, const std::string& p
 
 namespace {
 
-/// The value of a field, which may be in a mapping of its own. Null: it is not given.
+/// Finds the value of a field, which may be inside a mapping of its own (such as `init`). Null if it is not given.
 const YamlNode* find_value(const YamlNode& node, const Field& field) {
   const std::string mapping = mapping_of(field);
   if (mapping.empty()) return node.find(field.name);
@@ -102,7 +104,7 @@ const YamlNode* find_value(const YamlNode& node, const Field& field) {
   return inner != nullptr && inner->is_map() ? inner->find(field.name.substr(mapping.size() + 1)) : nullptr;
 }
 
-/// The mappings in which some of the fields are.
+/// Checks the mappings that contain some of the fields.
 void check_mappings(const YamlNode& node, const std::vector<Field>& fields, const std::string& path,
                     Problems& problems) {
   std::map<std::string, std::vector<std::string>> keys;

@@ -70,6 +70,7 @@ class JobReader {
     }
   }
 
+  /// Does what needs the whole job: resolves names of layers and fills in defaults that depend on other fields.
   void finish() {
     add_metrics_of_validation(job_, problems_);
     adapters_of_documents();
@@ -112,7 +113,8 @@ class JobReader {
     }
   }
 
-  /// Documents have the name or number of their adapter in a field, which becomes one of the samples.
+  /// Passes the adapters of the job to data sets of documents: a field of a document has the name or number of its
+  /// adapter, and becomes a field of the samples.
   void adapters_of_documents() {
     const auto choose = [&](DatasetSpec& set) {
       if (!set.has_documents() && !set.has_class_texts()) return;
@@ -133,7 +135,7 @@ class JobReader {
     return section.fields.empty() ? "" : std::get<std::string>(section.fields.front().get(object));
   }
 
-  /// Fields of another `type` of the section do not belong. If the type itself is wrong, all fields do.
+  /// Returns whether a field may be given with the section's `type`. If the type itself is wrong, all fields may.
   bool belongs(const Field& field, const Section& section, const void* object, const std::string& path) const {
     if (field.only.empty() || problems_.touch(at_key(path, "type"))) return true;
     const std::string type = type_of(section, object);
@@ -218,7 +220,7 @@ class JobReader {
     section(node, *field.section, inner, path);
   }
 
-  /// A bare value gives one field of a section: it must not need others.
+  /// Checks a section that is given as a single value, which stands for one field: the section must not require others.
   void require_others(const YamlNode& node, const Field& given, const Section& section, void* object,
                       const std::string& path) {
     for (const Field& other : section.fields)
@@ -253,7 +255,7 @@ class JobReader {
     }
   }
 
-  /// parallel.recompute or parallel.offload.activations.
+  /// Reads the list of layer patterns of parallel.recompute or parallel.offload.activations.
   void layer_patterns(const YamlNode& node, const std::string& path) {
     const std::vector<std::string> patterns = read_texts(node, path, "the name of a layer or a glob", problems_);
     if (problems_.touch(path) || !demand_few(node.pos, path, patterns.size(), problems_)) return;
@@ -315,7 +317,8 @@ class JobReader {
     }
   }
 
-  /// `[mlflow, {type: wandb, to: PROJECT}, 'command: ./push.py']`; one stands for a list of one.
+  /// Reads `track`, such as `[mlflow, {type: wandb, to: PROJECT}, 'command: ./push.py']`. A single tracker may be
+  /// written without a list.
   void trackers(const YamlNode& node, const std::string& path) {
     const bool is_list = node.is_list();
     for (size_t i = 0; i < (is_list ? node.items.size() : 1); ++i) {
@@ -344,7 +347,7 @@ class JobReader {
     }
   }
 
-  /// `{code: {type: text, …}, web: {…}}`.
+  /// Reads dataset.sources, such as `{code: {type: text, …}, web: {…}}`.
   void sources(const YamlNode& node, DatasetSpec& mix, const std::string& path) {
     if (!demand_map(node, path, "e.g. {code: {type: text, path: 'code/*.txt', length: 256}}", problems_)) return;
     if (node.entries.empty()) problems_.add(node.pos, path, "must name at least one source");

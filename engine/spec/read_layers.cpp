@@ -47,7 +47,8 @@ void read_inputs(const YamlNode& node, LayerEntry& entry, Problems& problems) {
   if (node.is_list() && node.items.empty()) problems.add(node.pos, path, "must name at least one layer");
 }
 
-/// Names of several outputs, or their numbers.
+/// Fills in the names of a layer's outputs if it has several: the names in `outputs`, or without this field their
+/// numbers.
 void read_outputs(const YamlNode* node, LayerEntry& entry, Problems& problems) {
   const std::string path = at_key(entry.path, "outputs");
   const int count = output_count(*entry.type, entry.attrs);
@@ -75,7 +76,8 @@ void read_outputs(const YamlNode* node, LayerEntry& entry, Problems& problems) {
   if (!problems.touch(path)) entry.outputs = names;
 }
 
-/// The fields that a layer of this type may have. `outputs` has an error of its own where there is only one.
+/// Returns the fields that a layer of this type may have. Includes `outputs` if the layer gives it, even if its type
+/// has one output: read_outputs reports this error, so it must not be reported as an unknown field.
 std::vector<std::string> fields_of(const EntryType& type, const YamlNode& node) {
   std::vector<std::string> names = names_of(common_layer_fields());
   if (type.num_outputs == nullptr && node.find("outputs") == nullptr) std::erase(names, "outputs");
@@ -86,6 +88,7 @@ std::vector<std::string> fields_of(const EntryType& type, const YamlNode& node) 
   return names;
 }
 
+/// Reads a layer: its type, its own fields and its outputs.
 void read_layer(const YamlNode& node, LayerEntry& entry, Problems& problems) {
   const YamlNode* type = node.find("type");
   if (!type || type->is_null()) {
@@ -139,6 +142,7 @@ void read_index(const YamlNode& node, LayerEntry& entry, Problems& problems) {
     entry.index = node.text;
 }
 
+/// Reads the use of a module: the module, the number of copies, and the arguments.
 void read_module_use(const YamlNode& node, LayerEntry& entry, Problems& problems) {
   refuse_unknown_keys(node, names_of(module_use_fields()), "the use of a module", entry.path, problems);
   for (const Field& field : module_use_fields()) {
@@ -202,7 +206,7 @@ void refuse_equal_names(const YamlNode& node, const LayerList& layers, Problems&
   }
 }
 
-/// Names the items without a name after their base, the type or module: relu, relu_1, …
+/// Names the items that have no name after their type or module (`bases`): relu, relu_1, …
 void fill_in_names(std::vector<std::string>& names, const std::vector<std::string>& bases) {
   std::set<std::string> taken(names.begin(), names.end());
   std::map<std::string, int> counters;  // so that ten thousand relus do not each try ten thousand names

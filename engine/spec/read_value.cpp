@@ -110,7 +110,7 @@ class ValueReader {
     return wrong(node, path, "true or false", flag_hint(node));
   }
 
-  /// The words of other YAML versions and of other languages for true and false.
+  /// Returns a hint if the text is a word for true or false in another YAML version or programming language.
   static std::string flag_hint(const YamlNode& node) {
     if (!node.is_scalar()) return "";
     const std::string word = lower_case(node.text);
@@ -139,7 +139,8 @@ class ValueReader {
            std::to_string(has_max ? static_cast<int64_t>(field_.max) : Limits::max());
   }
 
-  /// "1e9", "1.0", "10k" and "1,000" are numbers with a whole value, but written as those of another kind.
+  /// Returns a hint for a text such as "1e9", "1.0", "10k" or "1,000", whose value is a whole number but which is not
+  /// written as an integer.
   std::string integer_hint(const YamlNode& node) const {
     if (!node.is_scalar()) return "";
     if (node.quoted) return parse_integer(node.text) ? "remove the quotes" : "";
@@ -161,7 +162,7 @@ class ValueReader {
                          : "write " + std::to_string(static_cast<int64_t>(value));
   }
 
-  /// For a word in place of an integer.
+  /// Returns the hint for a word in place of an integer.
   std::string whole_number_hint() const {
     const auto* usual = field_.fallback ? std::get_if<int64_t>(&*field_.fallback) : nullptr;
     const int64_t least = std::isfinite(field_.min) ? static_cast<int64_t>(field_.min) : 0;
@@ -169,7 +170,7 @@ class ValueReader {
            std::to_string(usual != nullptr && *usual > 0 ? *usual : std::max<int64_t>(1, least));
   }
 
-  /// "10%" is 0.1.
+  /// Returns a hint for a percentage: "10%" is written 0.1.
   static std::string percent_hint(const YamlNode& node) {
     if (!node.is_scalar() || !node.text.ends_with('%')) return "";
     const std::optional<double> value = parse_number(node.text.substr(0, node.text.size() - 1));
@@ -192,7 +193,7 @@ class ValueReader {
     return value;
   }
 
-  /// A list of words as the one text that it should be.
+  /// Returns a hint that shows a list of words as the single text that is required.
   static std::string joined_hint(const YamlNode& node) {
     std::vector<std::string> words;
     for (const YamlNode& item : node.items)
@@ -210,7 +211,7 @@ class ValueReader {
     return Value(node.text);
   }
 
-  /// The choice that other tools call `word`, or the nearest one.
+  /// Returns a hint with the choice that other tools call `word`, or else with the most similar choice.
   std::string choice_hint(const std::string& word) const {
     const auto is_choice = [&](std::string_view name) {
       return std::find(field_.choices.begin(), field_.choices.end(), name) != field_.choices.end();
@@ -224,7 +225,7 @@ class ValueReader {
     return did_you_mean(word, field_.choices);
   }
 
-  /// "Adam(lr=0.1)" is how other tools make an object of a type.
+  /// Returns a hint for a text such as "Adam(lr=0.1)", with which other tools make an object of a type.
   std::string call_hint(const std::string& word) const {
     const size_t bracket = word.find('(');
     if (bracket == std::string::npos) return "";
@@ -260,7 +261,8 @@ class ValueReader {
                  node.text == "true" && has_auto ? "write auto" : choice_hint(node.text));
   }
 
-  /// A list for a value that should be one: 8 and 8x8 are [8, 8], and the other numbers are those of the default.
+  /// Returns a hint for a single value in place of a list: for 8 or 8x8 it suggests [8, 8]; missing numbers are those
+  /// of the default.
   template <class T>
   std::string list_hint(const YamlNode& node) const {
     if (!node.is_scalar()) return "";
@@ -330,7 +332,7 @@ class ValueReader {
     const std::optional<double> value = node.is_scalar() ? parse_bytes(node.text) : std::nullopt;
     if (!value) return wrong(node, path, "a number of bytes", "e.g. 25GB, 512MiB or 1048576");
     if (std::abs(*value) > kMaxBytes) return wrong(node, path, "less than 8 EiB");
-    constexpr double kLeastMemory = 1024;  // below it a unit was forgotten
+    constexpr double kLeastMemory = 1024;  // for a smaller number of bytes, the user has probably forgotten the unit
     if (field_.name == "max_memory" && *value > 0 && *value < kLeastMemory)
       return wrong(node, path, "at least 1 KiB",
                    parse_number(node.text) ? "a number alone is in bytes: write " + node.text + "GB" : "");
@@ -358,7 +360,7 @@ class ValueReader {
     else if (value > field_.max || (field_.max_open && value == field_.max))
       expected = (field_.max_open ? "below " : "at most ") + limit(field_.max);
     if (expected.empty()) return true;
-    // A probability or a share that is given in percent.
+    // The field is a probability or a share, and the value was probably meant in percent.
     const bool is_percent = field_.max == 1 && value > 1 && value <= 100 && field_.kind == FieldKind::number;
     problems_.add(node.pos, path, "must be " + expected + ", not " + node.text,
                   is_percent ? "a share is between 0 and 1: write " + to_string(Value(value / 100)) : "");

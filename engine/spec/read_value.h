@@ -11,10 +11,11 @@
 
 namespace trainctl {
 
-/// Limit of a name, a path or another text of the job.
+/// The largest length, in bytes, of a name, a path or another text of the job.
 inline constexpr size_t kMaxTextBytes = 4096;
 
-/// The value; if it is wrong, empty and a problem at its position. For kinds with a Value: flag to seconds.
+/// Reads the value of a field. If it is wrong, adds a problem at its position and returns nullopt. Only for the kinds
+/// of fields that are stored as a Value: FieldKind::flag to FieldKind::seconds.
 std::optional<Value> read_value(const YamlNode& node, const Field& field, const std::string& path, Problems& problems);
 
 /// A list of texts; a single text stands for a list of one. `what` describes an item: "a layer name".

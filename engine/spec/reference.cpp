@@ -13,7 +13,7 @@ using Tables = std::vector<std::pair<std::string, std::string>>;
 
 std::string code(const std::string& text) { return text.empty() ? "" : "`" + text + "`"; }
 
-/// A bar ends a cell of a Markdown table.
+/// Escapes a text for a cell of a Markdown table, where a bar would end the cell.
 std::string cell(const std::string& text) {
   std::string result;
   for (const char c : text) result += c == '|' ? std::string("\\|") : std::string(1, c);

@@ -48,7 +48,7 @@ int64_t rounds_until(const ParallelSpec& parallel, int64_t steps) {
   while (step < steps) {
     const int64_t end = end_of_round(parallel, step);
     ++rounds;
-    const bool is_full = end - step == local;  // and all later ones
+    const bool is_full = end - step == local;  // then all later rounds have local_steps too
     step = end;
     if (is_full && steps > step) return rounds + (steps - step + local - 1) / local;
   }

@@ -5,7 +5,8 @@
 
 namespace trainctl {
 
-/// 1 without local_steps; parallel.replicas, or the number of hosts; 0: it is in a host file.
+/// Returns the number of replicas: parallel.replicas, or the number of hosts. It is 1 without local_steps, and 0 if it
+/// is not known because the hosts are in a host file.
 int num_replicas(const JobSpec& spec);
 
 /// The job of one replica: its ranks, its part of the batch, and no hosts. `spec` has local_steps.
@@ -15,12 +16,13 @@ JobSpec spec_of_replica(const JobSpec& spec);
 /// before the next one while rounds grow (outer.round_growth). Only for jobs with local_steps.
 int64_t end_of_round(const ParallelSpec& parallel, int64_t step);
 
-/// Synchronizations of a run of that many steps.
+/// Returns the number of synchronizations of a run of `steps` steps.
 int64_t rounds_until(const ParallelSpec& parallel, int64_t steps);
 
-/// The factor on the job's learning rate in local steps; 1 without them. Unless outer.local_rate states it, the root of
-/// the number of replicas, at most of 2, for Adam: it divides by the size of the gradients, and those of a replica, of
-/// a part of the batch, are larger by noise.
+/// Returns the factor on the job's learning rate in local steps; 1 without local steps. It is outer.local_rate if the
+/// job gives it. Otherwise, for Adam it is the square root of the number of replicas, but at most that of 2. The
+/// reason: Adam divides by the size of the gradients, and the gradients of a replica are larger, because noise averages
+/// out less over its part of the batch.
 double local_rate_of(const JobSpec& spec);
 
 /// The job on the ranks of one replica without local_steps, as it is evaluated; `spec` itself if it has none.

@@ -29,7 +29,7 @@ double fraction_of_period(const ScheduleSpec& schedule, int64_t since) {
   return static_cast<double>(since) / static_cast<double>(period);
 }
 
-/// `done`: fraction of the decay, up to 1.
+/// Returns the rate during the decay of a schedule. `done` is the fraction of the decay that has passed, from 0 to 1.
 double decayed(const ScheduleSpec& schedule, double done) {
   if (schedule.decay_shape == "cosine") return cosine_between(schedule.base, schedule.min, done);
   const double left = schedule.decay_shape == "sqrt" ? 1.0 - std::sqrt(done) : 1.0 - done;
@@ -55,7 +55,7 @@ double piecewise(const ScheduleSpec& schedule, int64_t step) {
   return from + (to - from) * done;
 }
 
-/// Calls with the segment of a step, its first step and its length.
+/// Calls `use` with the segment to which a step belongs, the first step of this segment, and its length.
 template <class Use>
 auto with_segment(const ScheduleSpec& schedule, int64_t step, int64_t run_steps, Use use) {
   int64_t first = 0;

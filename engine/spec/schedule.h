@@ -29,21 +29,23 @@
 
 namespace trainctl {
 
-/// `run_steps` replaces a total_steps of 0. Allocates nothing.
+/// Returns the learning rate of a step. `run_steps`, the number of steps of the run, replaces a total_steps of 0.
+/// Allocates no memory.
 double learning_rate(const ScheduleSpec& schedule, int64_t step, int64_t run_steps);
 
 /// The rates of a run as `columns` characters of eight heights; "" for a constant rate.
 std::string rate_curve(const ScheduleSpec& schedule, int64_t run_steps, int columns);
 
-/// The weight of the new weights in their average after update number `update`, from 1: the average becomes average +
-/// rate (weights - average). 1 up to the first update that counts; 0 after one that does not. Without an average: 1.
+/// Returns the share of the current weights in their average after update number `update` (from 1): the average becomes
+/// average + rate (weights - average). The rate is 1 up to the first update that counts, and 0 after an update that
+/// does not count. Without an average it is 1.
 ///
 ///   ema   1 - decay, as AveragedModel in PyTorch; with warmup at least 1 - (1 + t) / (10 + t), t = updates after start
 ///   swa   1 / n for the n-th that counts: the mean of them all
 float average_rate(const std::optional<AverageSpec>& average, int64_t update);
 
-/// ReduceLROnPlateau in PyTorch: the state after a validation whose metric is `value`. A loss is to fall, all else to
-/// rise.
+/// Returns the state of the schedule plateau after a validation whose metric is `value`, as ReduceLROnPlateau in
+/// PyTorch. A loss should fall; all other metrics should rise.
 PlateauState plateau_after(const ScheduleSpec& schedule, PlateauState state, double value);
 
 /// "the learning rate stays at 0.001 after step 100 (optimizer.learning_rate.total_steps), but the run has 200 steps";

@@ -32,6 +32,7 @@ Json field_schema(const Field& field, const Section* section) {
   return schema;
 }
 
+/// The schema of a mapping with these fields. `section` is the section whose defaults apply, or null.
 Json object_schema(const std::vector<Field>& fields, const Section* section, const std::string& doc) {
   Json properties = Json::object(), required = Json::array();
   for (const Field& field : fields) {
@@ -51,8 +52,8 @@ Json object_schema(const std::vector<Field>& fields, const Section* section, con
   return schema;
 }
 
-/// If the section is of that type, then it has what the type requires, and no fields of other types. Null where all
-/// types have the same fields.
+/// Returns the condition "if `type` of the section is `value`, then the section has the fields that this type requires,
+/// and no fields of other types". Null if all types have the same fields.
 Json if_then(const Section& section, const Field& type, const std::string& value) {
   Json required = Json::array(), refused = Json::object();
   for (const Field& field : section.fields) {
@@ -105,7 +106,8 @@ Json kind_schema(const Section& section, JobKind kind) {
   return schema;
 }
 
-/// A list of inputs of that length; a layer that takes one may leave it out, or write a name instead.
+/// The schema of `inputs`: a list of names with count.least to count.most entries. A layer with one input may leave the
+/// field out, or give the name without a list.
 Json inputs_schema(const InputCount& count) {
   Json schema = {{"properties", {{"inputs", {{"minItems", count.least}, {"maxItems", count.most}}}}}};
   if (count.least > 1) {
@@ -168,7 +170,7 @@ Json groups_schema() {
 
 namespace {
 
-/// A type with its fields, or the type alone if it needs none.
+/// The schema of `init`: a mapping of a type and its fields, or the name of the type alone if it requires no fields.
 Json initial_schema() {
   Json any = Json::array();
   for (const EntryType& type : initial_types()) {
@@ -201,7 +203,7 @@ Json transform_schema() {
   return {{"oneOf", any}};
 }
 
-/// The name of one that needs no field, or a mapping.
+/// The schema of a metric: the name of a type that requires no fields, or a mapping.
 Json metric_schema() {
   Json any = Json::array();
   for (const EntryType& type : metric_types()) {
@@ -216,7 +218,8 @@ Json metric_schema() {
   return {{"oneOf", any}};
 }
 
-/// A name, 'command: PROGRAM', or a mapping, in which `command` stands for its type.
+/// The schema of a tracker: a name, a text 'command: PROGRAM', or a mapping. In a mapping, `command` also implies the
+/// type.
 Json tracker_schema() {
   Json names = tracker_section().fields.front().choices;
   names.erase(std::find(names.begin(), names.end(), "command"));

@@ -27,7 +27,7 @@ namespace {
 
 bool is_finite_number(double v) { return v > -1e300 && v < 1e300; }
 
-/// Whole numbers without ".0".
+/// Writes a bound as JSON; whole numbers are written without ".0".
 Json bound(double v) {
   return v == static_cast<double>(static_cast<int64_t>(v)) ? Json(static_cast<int64_t>(v)) : Json(v);
 }
@@ -43,7 +43,7 @@ Json number_schema(const char* type, const Field& field) {
   return schema;
 }
 
-/// An integer fits an int64_t.
+/// The schema of an integer, which must fit an int64_t.
 Json integer_schema(const Field& field) {
   Json schema = number_schema("integer", field);
   if (!is_finite_number(field.min)) schema["minimum"] = std::numeric_limits<int64_t>::min();
@@ -51,7 +51,7 @@ Json integer_schema(const Field& field) {
   return schema;
 }
 
-/// A number fits a 32-bit float.
+/// The schema of a number, which must fit a 32-bit float.
 Json float_schema(const Field& field) {
   Json schema = number_schema("number", field);
   if (!is_finite_number(field.min)) schema["minimum"] = std::numeric_limits<float>::lowest();
@@ -93,7 +93,7 @@ constexpr const char* kNoZeroByte = R"(^[^\u0000]*$)";
 
 Json reference(const char* name) { return {{"$ref", std::string("#/$defs/") + name}}; }
 
-/// Numbers, flags and choices, or an expression in their place.
+/// The schema of a value that may also be given as an expression: a number, a flag or a choice.
 Json or_expression(Json schema) { return {{"anyOf", {std::move(schema), reference("expression")}}}; }
 
 Json constant_schema() { return {{"type", {"string", "number", "boolean"}}}; }
@@ -119,7 +119,7 @@ Json module_schema() {
   return {{"anyOf", {layer_list(), mapping}}};
 }
 
-/// Items of a list; each may be an expression.
+/// The schema of a list of numbers, each of which may be an expression.
 Json numbers_list(Json item, int length = 0) { return list_of(or_expression(std::move(item)), length); }
 
 std::vector<std::string> with_synonyms(const Field& field) {
@@ -287,7 +287,7 @@ Json named_values_schema(const Field& field) {
   }
 }
 
-/// The value without expressions in its place.
+/// The schema of a field's value, not counting expressions in its place.
 Json plain_schema(const Field& field) {
   switch (field.kind) {
     case FieldKind::flag:

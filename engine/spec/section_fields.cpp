@@ -83,7 +83,7 @@ const Section& fp8_section() {
   return section;
 }
 
-/// Only a job with precision: fp8 has this field.
+/// The field fp8, which only a job with precision: fp8 may have.
 Field fp8_field() {
   Field f = make_field("fp8", FieldKind::section,
                        "For precision: fp8: which matrix products use 8-bit factors, and the "
@@ -121,7 +121,7 @@ const Section& fp16_section() {
   return section;
 }
 
-/// Only a job with precision: fp16 has this field.
+/// The field fp16, which only a job with precision: fp16 may have.
 Field fp16_field() {
   Field f = make_field("fp16", FieldKind::section, "For precision: fp16: the scale of the loss.").of(JobKind::network);
   f.section = &fp16_section();
@@ -132,7 +132,7 @@ Field fp16_field() {
   return f;
 }
 
-/// fp8 is bf16 with some products of narrower factors.
+/// The field precision. With fp8 the job computes in bf16, except for some products of 8-bit factors.
 Field precision_field() {
   Field f = field<&JobSpec::precision>(
                 "precision",

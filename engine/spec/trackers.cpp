@@ -28,14 +28,14 @@ YamlNode mapping_at(const SourcePos& pos) {
   return node;
 }
 
-/// The command in 'command: ./push.py'; nothing in another text.
+/// Returns the command in a text such as 'command: ./push.py'; nullopt for any other text.
 std::optional<std::string> command_in(const std::string& text) {
   if (!text.starts_with(std::string(kCommand) + ":")) return {};
   const size_t begin = text.find_first_not_of(' ', kCommand.size() + 1);
   return begin == std::string::npos ? "" : text.substr(begin);
 }
 
-/// A text that names a program rather than a tracker.
+/// True for a text that looks like a program rather than the name of a tracker.
 bool is_like_program(const std::string& text) { return text.find_first_of("/. ") != std::string::npos; }
 
 }  // namespace

@@ -16,8 +16,8 @@ namespace trainctl {
 /// The fields of one tracker, a TrackerSpec.
 const Section& tracker_section();
 
-/// One tracker as a mapping with its type: of `mlflow`, 'command: ./push.py' and {command: ./push.py}. Nothing, and a
-/// problem, if it is none of these.
+/// Converts one tracker to a mapping with its type. The tracker may be written as `mlflow`, 'command: ./push.py' or
+/// {command: ./push.py}. For anything else, adds a problem and returns nullopt.
 std::optional<YamlNode> tracker_fields(const YamlNode& node, const std::string& path, Problems& problems);
 
 /// Returns whether the `to` of an MLflow tracker is a folder, not the URI of a server or a database.

@@ -18,7 +18,7 @@ namespace trainctl {
 namespace {
 
 constexpr size_t kMaxModuleDepth = 8;
-/// Values in all copies of modules with expressions.
+/// The largest number of values in all copies of modules with expressions, together.
 constexpr size_t kMaxCopiedValues = 2'000'000;
 
 size_t count_values(const YamlNode& node) {
@@ -61,6 +61,8 @@ class Unroller {
   }
 
  private:
+  /// Adds all layers of a list to the network: resolves their inputs, and expands uses of modules recursively. `depth`
+  /// is the number of enclosing modules.
   void expand(Scope& scope, size_t depth) {
     std::string before = scope.input;
     const LayerEntry* entry_before = nullptr;
@@ -81,7 +83,8 @@ class Unroller {
     }
   }
 
-  /// The layer before has several outputs, and this one does not say which it reads.
+  /// Reports an error if a layer without `inputs` follows a layer with several outputs, so that it is unclear which
+  /// output it reads.
   void refuse_several(const Scope& scope, const LayerEntry& before, const LayerEntry& entry) {
     const auto several = scope.several.find(before.name);
     if (several == scope.several.end()) return;
@@ -208,7 +211,7 @@ class Unroller {
     layer.attrs.set("share", full);
   }
 
-  /// Only layers that own a weight, and not the layer itself.
+  /// Suggests a name similar to `name`, among layers that own a weight, excluding the layer itself.
   std::string suggest_owner(const Scope& scope, const LayerSpec& layer, const std::string& name) const {
     std::vector<std::string> names;
     for (const Scope* s : {&scope, static_cast<const Scope*>(top_)}) {
@@ -261,7 +264,7 @@ class Unroller {
                   size_t depth) {
     std::string before = inputs.front();
     std::optional<Names> names;
-    LayerList own;  // of the copies that use these names
+    LayerList own;  // the module's layers, with expressions computed for these names
     for (int64_t i = 0; i < std::max<int64_t>(1, entry.repeat) && !too_large_; ++i) {
       if (!names || !entry.index.empty()) {
         names = arguments(scope, entry, module, i);
@@ -315,7 +318,7 @@ class Unroller {
         value = expander_.constant(*given, outside, at_key(path, argument.name));
         good = good && value && fits(entry, argument, *value, *given, at_key(path, argument.name));
       } else if (!argument.fallback.is_null()) {
-        if (!good) continue;  // it may use what is wrong itself
+        if (!good) continue;  // it may use an argument that has an error of its own
         const Problems::Note note(problems_, use_of(entry, module, {}));
         value = expander_.constant(argument.fallback, names,
                                    module.path.substr(0, module.path.rfind('.')) + ".args." + argument.name);
@@ -350,7 +353,7 @@ class Unroller {
     return good;
   }
 
-  /// The value of an argument has the kind of its default.
+  /// Checks that the value of an argument has the same kind (number, text or flag) as its default.
   bool fits(const LayerEntry& entry, const Module::Argument& argument, const Constant& value, const YamlNode& given,
             const std::string& path) {
     if (argument.fallback.is_null() || has_expressions(argument.fallback)) return true;
@@ -391,7 +394,7 @@ class Unroller {
            values;
   }
 
-  /// Its layers are not known, so names that are not found are not errors.
+  /// Marks a use of a module as failed. Its layers are not known, so later names that are not found are not reported.
   void fail(Scope& scope, const LayerEntry& entry) {
     scope.outputs[entry.name] = scope.prefix + entry.name;
     network_.complete = false;

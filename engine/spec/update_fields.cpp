@@ -23,7 +23,7 @@ std::string meanings_of(const Field& field) {
   return meaning_in(join(field.only), field);
 }
 
-/// Adds what a field of the same name means in another type. Its default is then that of the type.
+/// Adds to a field the meaning that the field of this name has in another type. The default is then that of the type.
 void add_meaning(Field& field, const std::string& type, const Field& other) {
   check(field.kind == other.kind, "types that share a field must give it the same kind: " + field.name);
   if (field.doc == other.doc && field.fallback == other.fallback && kind_text(field) == kind_text(other)) return;

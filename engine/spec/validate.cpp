@@ -7,7 +7,7 @@ namespace trainctl {
 namespace rules {
 namespace {
 
-/// Rules for one data set: the job's, or each source of a mixture.
+/// Applies the rules for one data set: that of the job, or one source of a mixture.
 void validate_dataset(RuleContext& r) {
   blocks_are_shuffled(r);
   labels_suit_the_loss(r);
@@ -34,7 +34,7 @@ void validate_sources(const JobSpec& job, Problems& problems) {
   }
 }
 
-/// Rules for jobs with a network, in contrast to a command.
+/// Applies the rules for jobs that have a network instead of a command.
 void validate_network_job(RuleContext& r) {
   stand_alone_is_one_rank(r);
   bf16_gradients_need_bf16_weights(r);

@@ -1,4 +1,4 @@
-// Rules between fields that need no shapes.
+// Checks rules between fields of a job that can be checked without the shapes of tensors.
 #pragma once
 
 #include "engine/spec/job_spec.h"

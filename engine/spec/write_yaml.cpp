@@ -94,6 +94,7 @@ class Writer {
     out_ << YAML::EndMap;
   }
 
+  /// Writes a field of a section, by its kind.
   void write(const Field& field, const void* object) {
     switch (field.kind) {
       case FieldKind::section:
@@ -221,7 +222,7 @@ class Writer {
     names(field, patterns);
   }
 
-  /// Only data sets have fields of these kinds.
+  /// Returns the data set whose field is written. Only data sets have fields of the kinds for which this is called.
   static const DatasetSpec& set_of(const void* object) { return *static_cast<const DatasetSpec*>(object); }
 
   void sources(const Field& field, const DatasetSpec& mix) {

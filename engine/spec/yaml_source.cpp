@@ -38,7 +38,8 @@ void YamlSource::demand_text() const {
 SourcePos YamlSource::at(size_t line, size_t column) const {
   if (line >= starts_.size()) return {file_, static_cast<int>(starts_.size()), 1};
   column = std::min(column, text_.size() - starts_[line]);
-  // On from the last position where it can: a line may hold a hundred thousand values, and each asks.
+  // Continues counting from the last position if possible: a line may hold a hundred thousand values, each of which
+  // asks for its position.
   if (line != counted_.line || column < counted_.column) counted_ = {line, 0, 0};
   counted_.characters += count_characters(text_.substr(starts_[line] + counted_.column, column - counted_.column));
   counted_.column = column;
@@ -81,7 +82,7 @@ std::optional<QuotedText> YamlSource::quoted_at(size_t offset) const {
   for (size_t i = offset + 1; i < text_.size() && !found.close; ++i) {
     const bool doubled = quote == '\'' && text_.substr(i).starts_with("''");
     if (doubled || (quote == '"' && text_[i] == '\\'))
-      ++i;  // '' and \" do not close
+      ++i;  // an escaped quote, '' or \", does not close the text
     else if (text_[i] == quote)
       found.close = i;
   }

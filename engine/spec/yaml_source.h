@@ -33,7 +33,7 @@ class YamlSource {
   size_t offset_of(size_t line, size_t column) const;
   size_t line_of(size_t offset) const;
   std::string_view line(size_t number) const;  ///< without its newline; "" if there is no such line
-  /// The spaces that a line begins with; nothing if it is blank.
+  /// Returns the number of spaces at the beginning of a line; nullopt if the line is blank.
   std::optional<size_t> indent_of(size_t line) const;
   std::string_view from(size_t offset) const { return text_.substr(std::min(offset, text_.size())); }
 
@@ -53,7 +53,7 @@ class YamlSource {
   struct Counted {
     size_t line = 0, column = 0, characters = 0;
   };
-  mutable Counted counted_;  ///< characters of that line before that column, in bytes
+  mutable Counted counted_;  ///< the last position: a line, a column in bytes, and the characters before this column
 };
 
 }  // namespace trainctl

@@ -73,7 +73,7 @@ class TreeBuilder : public YAML::EventHandler {
 
   YamlNode take() { return std::move(root_); }
 
-  /// Reports what yaml-cpp found, in terms of what is open at that place.
+  /// Reports an error of yaml-cpp in terms of the lists, mappings and texts that are open at that position.
   [[noreturn]] void explain(const YAML::Exception& e) const;
 
   void OnDocumentStart(const YAML::Mark& mark) override {
@@ -159,7 +159,7 @@ class TreeBuilder : public YAML::EventHandler {
     fail(mark, "nested more than " + std::to_string(kMaxYamlDepth) + " levels deep");
   }
 
-  /// The null that was written, "null" or "~"; "" where there is nothing.
+  /// Returns how a null value is written, "null" or "~"; "" if nothing is written.
   std::string null_word(const YAML::Mark& mark) const {
     const std::string_view rest = source_.from(offset_of(mark));
     for (const char* word : {"~", "null", "Null", "NULL"})
@@ -168,13 +168,15 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   void refuse_tag(const YAML::Mark& mark, const std::string& tag) const {
-    // "!" is yaml-cpp's tag of quoted texts and blocks, "?" that of plain ones. In front of a value "!" is a tag, too.
+    // yaml-cpp gives quoted texts and blocks the tag "!", and plain texts the tag "?". But a user can also write "!" as
+    // a tag before a value.
     const bool written = tag == "!" && source_.from(offset_of(mark)).starts_with('!');
     if (!written && (tag.empty() || tag == "?" || tag == "!")) return;
     fail(mark, "YAML tags ('" + tag + "') are not supported in a job file", "remove the tag");
   }
 
-  /// Aliases copy the anchored value; the budget keeps nested ones from growing without bound.
+  /// Counts nodes that aliases copy, and reports an error beyond a limit: nested aliases could otherwise grow without
+  /// bound.
   void spend(int nodes, const YAML::Mark& mark) {
     spent_ += nodes;
     if (spent_ > kMaxYamlNodes)
@@ -277,7 +279,7 @@ class TreeBuilder : public YAML::EventHandler {
       open_.back().key_read = true;
     } else {
       YamlNode::Entry& entry = open_.back().node.entries.back();
-      // Nothing follows the colon, so the key is the best position to report.
+      // No value follows the colon, so errors about the value are reported at the key.
       if (node.is_null() && node.text.empty()) node.pos = entry.key_pos;
       entry.value = std::move(node);
       open_.back().key_read = false;
@@ -325,10 +327,10 @@ void TreeBuilder::explain(const YAML::Exception& e) const {
   const std::string_view text = source_.line(line);
   if (text.substr(0, text.find_first_not_of(" \t")).find('\t') != std::string_view::npos)
     not_yaml(pos, "a tab in the indentation", "YAML is indented with spaces, not tabs");
-  // A document's mark, or the end of the file, inside a quoted text: its event never came.
+  // yaml-cpp found the end of the document or file inside a quoted text, for which it has sent no event.
   if (has(e.msg, "in scalar"))
     if (const std::optional<QuotedText> quoted = source_.next_quoted(last_)) never_closed(*quoted);
-  // A quoted text that ended too early, or at a quote that was meant to begin the next one.
+  // A quoted text has ended too early, or at a quote that was meant to begin the next text.
   const std::optional<QuotedText> quoted = source_.quoted_at(last_);
   if (quoted && quoted->close && source_.line_of(*quoted->close) == line && *quoted->close < offset) {
     if (source_.line_of(quoted->open) < line) not_continued(*quoted, line);

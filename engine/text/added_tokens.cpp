@@ -47,7 +47,7 @@ AddedTokens::AddedTokens(const JsonPart& list, const TokenModel& model, const No
   }
 }
 
-/// A token of the model keeps its number; others are numbered after it.
+/// Adds a token. If the model has the token, it keeps its number; otherwise it gets a number after those of the model.
 void AddedTokens::add(AddedToken token, const TokenModel& model) {
   const auto known = by_text_.find(token.content);
   const auto in_model = model.vocabulary().find(token.content);

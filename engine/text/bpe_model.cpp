@@ -16,7 +16,7 @@ namespace {
 constexpr uint32_t kNoRank = std::numeric_limits<uint32_t>::max();
 constexpr std::string_view kUnderline = "\xE2\x96\x81";  // SentencePiece's space
 
-/// Short sequences: looks for the lowest rank in a list.
+/// Merges a short sequence: searches the whole list for the pair of the lowest rank in each round.
 void merge_short(const MergeTable& merges, std::vector<int32_t>& tokens, size_t first) {
   constexpr size_t kMost = 64;
   uint32_t ranks[kMost];
@@ -43,7 +43,7 @@ void merge_short(const MergeTable& merges, std::vector<int32_t>& tokens, size_t 
   tokens.resize(first + count);
 }
 
-/// Long sequences: a linked list, and a queue of pairs.
+/// Merges a long sequence with a linked list of tokens and a priority queue of pairs.
 void merge_long(const MergeTable& merges, std::vector<int32_t>& tokens, size_t first) {
   struct Symbol {
     int32_t id;
@@ -217,9 +217,9 @@ class Bpe final : public TokenModel {
   std::string prefix_, suffix_;
   bool fuses_unknown_, whole_words_, takes_bytes_ = false, cuts_at_underlines_ = false;
   std::optional<int32_t> unknown_;
-  std::optional<ByteTokens> bytes_;  ///< byte_fallback
-  ByteTokens byte_ids_{};            ///< takes_bytes_
-  Vocabulary words_;                 ///< takes_bytes_ and whole_words_: tokens by their bytes
+  std::optional<ByteTokens> bytes_;  ///< with byte_fallback: the tokens of single bytes
+  ByteTokens byte_ids_{};            ///< with takes_bytes_: the token of each byte
+  Vocabulary words_;                 ///< with takes_bytes_ and whole_words_: tokens by their bytes
   MergeTable merges_;
 };
 

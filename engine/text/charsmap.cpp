@@ -12,6 +12,7 @@
 namespace trainctl {
 namespace {
 
+/// Decodes the base64 text of a part of tokenizer.json. Fails if the text is not base64.
 std::string from_base64(const JsonPart& part) {
   std::string bytes;
   uint32_t bits = 0;

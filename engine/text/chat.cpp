@@ -171,9 +171,9 @@ std::optional<Range> ChatTemplate::content_range(Json context, size_t message, c
   return fits ? std::optional<Range>({begin, whole.size() - after.size()}) : std::nullopt;
 }
 
-/// The answer begins after the prompt that asks for it. It ends where the conversation would end if it were the last
-/// message; if the template renders the last message differently, after its content and the text that follows the
-/// content in both places.
+/// Finds the bytes of the answer `message`. The answer begins after the prompt that asks for it. It ends where the
+/// conversation would end if the answer were its last message. If the template renders the last message differently,
+/// the answer ends after its content and the text that follows the content in both renderings.
 Range ChatTemplate::assistant_range(const Json& context, size_t message, const std::string& whole) const {
   const Json until = first_messages(context, message + 1);
   const std::string before = render(first_messages(context, message), false);
@@ -211,7 +211,7 @@ MarkedTokens encode_marked(const Tokenizer& tokenizer, const Conversation& conve
   tokenizer.encode(text, false, cache, result.tokens);
   result.marked.resize(result.tokens.size());
   std::vector<int32_t> part;
-  const auto tokens_before = [&](size_t end) {  // whole tokens in the first bytes
+  const auto tokens_before = [&](size_t end) {  // the number of tokens that lie completely within the first `end` bytes
     part.clear();
     tokenizer.encode(text.substr(0, end), false, cache, part);
     return common_tokens(part, result.tokens);
@@ -220,7 +220,7 @@ MarkedTokens encode_marked(const Tokenizer& tokenizer, const Conversation& conve
     if (range.begin >= range.end) continue;
     const size_t first = tokens_before(range.begin);
     size_t last = tokens_before(range.end);
-    if (last < part.size() && last < result.tokens.size()) ++last;  // a token that crosses the end
+    if (last < part.size() && last < result.tokens.size()) ++last;  // includes a token that crosses the end
     for (size_t i = first; i < last; ++i) result.marked[i] = true;
   }
   return result;

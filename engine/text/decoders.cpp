@@ -63,6 +63,8 @@ std::optional<char> byte_token(const std::string& token) {
   return static_cast<char>(value);
 }
 
+/// Joins each run of byte tokens such as <0x41> into one text. If the bytes of a run are not valid UTF-8, each becomes
+/// U+FFFD.
 void join_byte_tokens(std::vector<std::string>& tokens) {
   std::vector<std::string> joined;
   std::string bytes;
@@ -98,6 +100,7 @@ Decoder decode_strip(const JsonPart& part) {
   };
 }
 
+/// The decoder Replace: replaces each match of the pattern in the text of a token by the content.
 Decoder decode_replace(const JsonPart& part) {
   const Cutter cutter = cut_by(read_pattern(part.at("pattern")));
   const std::string content = part.at("content").text();
@@ -130,7 +133,8 @@ Decoder decode_sequence(const JsonPart& part) {
   };
 }
 
-/// Bytes of the sequence at the front of `text`, which is not UTF-8, that Rust replaces by one U+FFFD.
+/// The number of invalid bytes at the front of `text` that Rust replaces by one U+FFFD. `text` does not begin with
+/// valid UTF-8.
 size_t broken_bytes(std::string_view text) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0; };
   const unsigned first = byte(0), second = byte(1);

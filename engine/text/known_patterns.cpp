@@ -31,7 +31,7 @@ class Scanner {
 
   struct Char {
     uint8_t classes = 0;
-    uint32_t bytes = 0;  ///< 0 at the end
+    uint32_t bytes = 0;  ///< length of the character; 0 at the end of the text
   };
   Char at(size_t at) const {
     if (at >= text_.size()) return {};
@@ -67,12 +67,12 @@ size_t contraction(const Scanner& text, size_t at, bool any_case) {
   const char a = letter(at + 1), b = letter(at + 2);
   if (a == 's' || a == 't' || a == 'm' || a == 'd') return at + 2;
   if ((a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l')) return at + 3;
-  constexpr std::string_view kLongS = "\xC5\xBF";  // folds to s
+  constexpr std::string_view kLongS = "\xC5\xBF";  // the long s, which equals s if case is ignored
   if (any_case && text.text().substr(at + 1).starts_with(kLongS)) return at + 1 + kLongS.size();
   return at;
 }
 
-/// \s+(?!\S)|\s+ where white space begins at `at`.
+/// The end of a match of \s+(?!\S)|\s+ at `at`, where white space begins.
 size_t white_space(const Scanner& text, size_t at) {
   size_t last = at, end = at;
   for (auto c = text.at(end); c.bytes > 0 && (c.classes & kSpace) != 0; c = text.at(end)) {

@@ -15,7 +15,7 @@ namespace {
 
 using namespace char_class;
 
-/// Calls `write(to, character)` for each character.
+/// Rewrites the text: calls `write(to, character)` for each character, which appends what takes its place.
 template <class Write>
 void rewrite(NormalizedText& text, Write write) {
   std::string result;
@@ -93,6 +93,7 @@ Normalizer read_bert(const JsonPart& part) {
   };
 }
 
+/// Reads the normalizer Strip, which removes white space from the ends of the text.
 Normalizer read_strip(const JsonPart& part) {
   const bool left = part.boolean("strip_left", true), right = part.boolean("strip_right", true);
   return [=](NormalizedText& text) {
@@ -112,6 +113,7 @@ Normalizer read_strip(const JsonPart& part) {
   };
 }
 
+/// Reads the normalizer Replace, which replaces each match of a pattern by a text.
 Normalizer read_replace(const JsonPart& part) {
   const Cutter cutter = cut_by(read_pattern(part.at("pattern")));
   const std::string content = part.at("content").text();

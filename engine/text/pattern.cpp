@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-/// A match joins the stretch before it, unless that one is a match itself.
+/// Joins each match with the stretch before it, unless that stretch is itself a match.
 void merge_with_previous(std::vector<Stretch>& stretches) {
   std::vector<Stretch> merged;
   bool previous = false;

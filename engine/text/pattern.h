@@ -12,7 +12,7 @@
 
 namespace trainctl {
 
-/// {"String": "a"} or {"Regex": "a+"}.
+/// Reads a pattern, {"String": "a"} or {"Regex": "a+"}.
 Regex read_pattern(const JsonPart& part);
 
 /// The split behaviors of the package `tokenizers`: where the text of a match goes.

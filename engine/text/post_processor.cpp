@@ -11,6 +11,7 @@ int32_t token_of_pair(const JsonPart& part) {
   return static_cast<int32_t>(parts[1].integer());
 }
 
+/// Reads a post-processor TemplateProcessing: the special tokens before and after a single text.
 TokensAround read_template(const JsonPart& part) {
   TokensAround around;
   bool has_text = false;

@@ -50,6 +50,7 @@ void read_byte_level(const JsonPart& part, PreTokenizers& to) {
   to.ends_with_bytes = true;
 }
 
+/// Reads the pre-tokenizer Metaspace, which writes spaces as underlines and may cut the text before them.
 void read_metaspace(const JsonPart& part, PreTokenizers& to) {
   const Metaspace space = read_metaspace_fields(part);
   to.steps.emplace_back([space](Pieces& pieces) {
@@ -89,7 +90,7 @@ void read_bert(const JsonPart&, PreTokenizers& to) {
   to.steps.push_back(splitting(cut_by(is_punctuation), SplitBehavior::isolated));
 }
 
-/// \w+|[^\w\s]+
+/// The pre-tokenizer Whitespace: its pieces are the matches of \w+|[^\w\s]+.
 void read_whitespace(const JsonPart&, PreTokenizers& to) {
   to.steps.push_back(splitting(cut_by(is_space), SplitBehavior::removed));
   to.steps.push_back(splitting(cut_by([](char32_t c) { return is_char(c, kWord); }), SplitBehavior::contiguous));

@@ -11,10 +11,10 @@
 namespace trainctl {
 namespace {
 
-constexpr size_t kContextTokens = 6;  ///< last tokens of the prompt
+constexpr size_t kContextTokens = 6;  ///< last tokens of the prompt, which are the context of the first new tokens
 constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
 
-/// Length of the longest end of `text` that `stop` begins with, and that is not all of `stop`.
+/// The length of the longest suffix of `text` that is a proper prefix of `stop`.
 size_t begun(std::string_view text, std::string_view stop) {
   for (size_t length = std::min(text.size(), stop.size() - 1); length > 0; --length)
     if (text.ends_with(stop.substr(0, length))) return length;
@@ -45,7 +45,7 @@ std::string TextStream::release() {
   return text;
 }
 
-/// Adds what follows `before` in `now`.
+/// Appends to held_ the part of `now` that follows its prefix `before`, and marks all tokens so far as decoded.
 void TextStream::take_until(const std::string& now, const std::string& before) {
   held_ += now.substr(std::min(now.size(), before.size()));
   from_ = read_;

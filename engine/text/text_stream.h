@@ -29,8 +29,8 @@ class TextStream {
   const Tokenizer& tokenizer_;
   const std::vector<std::string> stops_;
   std::vector<int32_t> tokens_;
-  size_t from_ = 0, read_ = 0;  ///< tokens [from_, read_) give the text before that which is decoded next
-  std::string held_;            ///< decoded, not given out yet
+  size_t from_ = 0, read_ = 0;  ///< tokens [from_, read_) are the context of the tokens that are decoded next
+  std::string held_;            ///< text that is decoded but not returned yet
   bool stopped_ = false;
 };
 

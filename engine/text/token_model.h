@@ -36,7 +36,7 @@ class Vocabulary {
   std::vector<std::optional<std::string>> texts_;
 };
 
-/// {"text": number, …}
+/// Reads an object {"text": number, …}.
 Vocabulary read_vocabulary(const JsonPart& part);
 
 /// The tokens <0x00> to <0xFF>, if the vocabulary has them.

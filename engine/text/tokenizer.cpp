@@ -100,7 +100,7 @@ class JsonTokenizer final : public Tokenizer {
     }
   }
 
-  /// `start_bytes`: see NormalizedText; 0 if the text is not the first one.
+  /// Tokenizes a normalized text. `start_bytes`: as in NormalizedText; 0 for a text after an added token.
   void encode_normalized(std::string_view text, size_t start_bytes, WordCache& cache, std::vector<int32_t>& to) const {
     if (text.empty()) return;
     Pieces pieces;

@@ -41,7 +41,7 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 /// The file that open_tokenizer() reads. Throws EnvError if the folder has none.
 std::string find_tokenizer_file(const std::string& path);
 
-/// `file`: for errors.
+/// Parses the contents of a tokenizer.json. `file`: its name in errors.
 std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const std::string& file);
 std::unique_ptr<Tokenizer> open_sentencepiece(const std::string& file);
 

@@ -20,12 +20,13 @@ bool is_white_space(char32_t c) {
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-/// Letters by the property Alphabetic that have the category So: circled and squared letters.
+/// True for characters of the category So that have the property Alphabetic: circled and squared letters.
 bool is_alphabetic_symbol(char32_t c) {
   return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
          (c >= 0x1F170 && c <= 0x1F189);
 }
 
+/// The classes (char_class) of a character, from its category in the Unicode data.
 uint8_t classify(char32_t c) {
   using namespace char_class;
   const bool joins = c == 0x200C || c == 0x200D;

@@ -23,7 +23,8 @@ class LinkListener {
  private:
   void accept();
   boost::asio::ip::tcp::acceptor acceptor_;
-  boost::asio::steady_timer pause_;  ///< after an error: without descriptors the next call fails at once
+  boost::asio::steady_timer pause_;  ///< The pause after an error: without free descriptors the next call would fail at
+                                     ///< once.
   int port_ = 0;
 };
 

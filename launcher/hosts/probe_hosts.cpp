@@ -24,10 +24,10 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr double kProbeAnswerSeconds = 30, kProbeInstallSeconds = 900;
-/// Time to reach a host; all hosts are probed at once.
+/// Time limit for reaching the hosts, all of which are probed at once.
 constexpr double kReachSeconds = 10;
 
-/// A child with pipes, and the lines that it writes.
+/// A child process with pipes, and the lines that it writes.
 class Talk {
  public:
   explicit Talk(const PipedChild& child) : child_(child) {}
@@ -43,7 +43,8 @@ class Talk {
       }
   }
 
-  /// The rest of the next line that begins with `start`; nullopt: the child ends, or there is none in time.
+  /// Returns the rest of the next line that begins with `start`; nullopt if the child ends, or writes no such line in
+  /// time.
   std::optional<std::string> line(const std::string& start, double seconds) {
     const double deadline = steady_seconds() + seconds;
     for (;;) {
@@ -56,7 +57,7 @@ class Talk {
       if (!read(deadline)) return std::nullopt;
     }
   }
-  /// Returns whether it is still running at `deadline` (steady seconds) without having written a whole line.
+  /// Returns whether the child is still running at `deadline` (steady seconds) without having written a whole line.
   bool is_silent_until(double deadline) {
     while (out_.find('\n') == std::string::npos && read(deadline)) {
     }
@@ -66,7 +67,7 @@ class Talk {
     const std::string text = line + "\n";
     if (write(child_.in, text.data(), text.size()) < 0) return;  // then it ends, which line() notices
   }
-  /// The child's exit code; -1: it did not end in time, or was killed.
+  /// Returns the child's exit code; -1 if it did not end in time, or was killed.
   int end(double seconds) {
     const double deadline = steady_seconds() + seconds;
     while (read(deadline)) {

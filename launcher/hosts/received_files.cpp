@@ -12,8 +12,8 @@
 
 namespace trainctl::hosts {
 
-/// Links are not followed. Returns true without writing if the file cannot be opened for a reason other than a full
-/// disk.
+/// Writes a piece. Links are not followed. Returns false on a full disk. Returns true without writing if the file
+/// cannot be opened for another reason.
 bool ReceivedFiles::put(const Piece& piece, int& error) {
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(piece.path).parent_path(), ignored);

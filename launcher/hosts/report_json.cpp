@@ -1,4 +1,4 @@
-// A RankReport, as an agent sends it to its launcher.
+// Converts a RankReport to the form in which an agent sends it to its launcher, and back.
 #include "launcher/hosts/report_json.h"
 
 #include <nlohmann/json.hpp>

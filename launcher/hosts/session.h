@@ -25,12 +25,13 @@ class Session {
 
   /// Called when the other side confirms everything up to `received`. Returns false as joined() does.
   bool confirmed(uint64_t received);
-  /// The message, if it is the next one. Repeated messages are dropped; after a gap the connection is `broken`.
+  /// Returns the message if its number is the next one. Repeated messages are dropped; after a gap in the numbers
+  /// `broken` is set.
   std::optional<Message> receive(Numbered numbered, bool& broken);
   /// The highest number that was received.
   uint64_t received() const { return received_; }
 
-  /// Takes bytes for the connection, at most about `most`.
+  /// Takes bytes for the connection, about `most` bytes at most.
   std::string take_output(size_t most);
   bool has_output() const { return joined_ && unwritten_ < kept_.size(); }
   /// Returns whether everything was confirmed.

@@ -22,7 +22,7 @@ struct PipedChild {
 };
 /// Has a process write a child's input.
 using Feed = std::function<void(int fd)>;
-/// `feed`: if set, `in` is -1. Throws EnvError.
+/// Starts the command with pipes. If `feed` is set, it writes the child's input, and `in` is -1. Throws EnvError.
 PipedChild start_piped(const std::vector<std::string>& words, const Feed& feed = {});
 
 class Transport {

@@ -17,7 +17,7 @@ class Wire : public std::enable_shared_from_this<Wire> {
  public:
   struct Events {
     std::function<void(Frame frame)> frame;
-    /// The other side has closed the connection or sent an invalid frame. The last event.
+    /// The last event: the other side has closed the connection, or has sent an invalid frame.
     std::function<void(const std::string& why)> closed;
   };
 

@@ -1,4 +1,4 @@
-// Colors of a plan: the same text without them.
+// Tests of the colors of a plan: without them the text is the same.
 #include <doctest/doctest.h>
 
 #include <cstdlib>

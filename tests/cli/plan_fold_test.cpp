@@ -1,4 +1,5 @@
-// The folded report of `trainctl plan`: each line is true of all that it stands for, and nothing is missing.
+// Tests of the folded report of `trainctl plan`: each line is true of everything that it stands for, and nothing is
+// missing.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -55,7 +56,7 @@ std::vector<std::string> expanded(const std::string& pattern) {
   return names;
 }
 
-/// Cells are separated by two blanks or more.
+/// The cells of a line, which are separated by two blanks or more.
 Cells cells_of(const std::string& line) {
   Cells cells;
   for (size_t at = line.find_first_not_of(' '); at != std::string::npos; at = line.find_first_not_of(' ', at)) {
@@ -66,7 +67,7 @@ Cells cells_of(const std::string& line) {
   return cells;
 }
 
-/// The rows of the section with this head, without the line of headers.
+/// The rows of the section with this heading, without the line of column names.
 std::vector<Cells> section(const std::string& text, const std::string& head) {
   const size_t at = text.find("\n" + head + "\n");
   if (at == std::string::npos) return {};
@@ -91,7 +92,7 @@ Texts texts_of(const std::string& yaml) {
           render_plan(report, {.full = true, .width = 0})};
 }
 
-/// Each layer is in one line, with the type, cuts and layouts that --full gives it.
+/// Checks that each layer is in exactly one line, with the type, cuts and layouts that --full gives it.
 void check_layers(const Texts& texts) {
   std::map<std::string, Cells> full;
   for (const Cells& row : section(texts.full, "layers")) full[row.at(1)] = row;
@@ -114,7 +115,8 @@ void check_layers(const Texts& texts) {
   CHECK(layers == full.size());
 }
 
-/// Each redistribution is in one line, with the pass, kind and bytes that --full gives it, and in the right stage.
+/// Checks that each redistribution is in exactly one line and the right stage, with the pass, kind and bytes that
+/// --full gives it.
 void check_moves(const Texts& texts) {
   const std::string head = "redistributions and transfers, per micro-batch";
   std::multiset<Cells> full;

@@ -1,4 +1,4 @@
-// print: which part each rank shows, and whole tensors in files.
+// Tests of `print`: which part of a tensor each rank shows, and whole tensors in files.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -69,7 +69,7 @@ launch: {device: cpu}
 print: {tensors: [fc1, fc2, turned, total], format: npy}
 )";
 
-/// Runs the job with these overrides; its folder of tensors.
+/// Runs the job with these overrides, and gives access to its folder of tensors.
 struct PrintedRun {
   Scratch scratch;
   CommandResult result;

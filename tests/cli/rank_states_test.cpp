@@ -16,7 +16,8 @@ using namespace trainctl;
 
 namespace {
 
-/// Four ranks of a data-parallel job: all are at its first collective except the last, one instruction before.
+/// Four ranks of a data-parallel job. All of them are at its first collective, except the last rank, which is one
+/// instruction before it.
 struct FourRanks {
   PlannedJob job = plan_job(job_spec("small", {"parallel.mode=data_parallel", "launch.ranks=4"}));
   RankClasses classes = compile_classes(job);
@@ -144,7 +145,8 @@ TEST_CASE("a window of samples tells for which part of the time each rank works"
   double now = 10;
   for (uint32_t sample = 0; sample < 400; ++sample, now += 0.02) {
     ranks.memory->status(0).step = 5 + sample / 10;
-    for (int rank = 0; rank < 3; ++rank)  // a quarter of the time in the collective, and rank 3 never
+    for (int rank = 0; rank < 3; ++rank)  // Ranks 0 to 2 are in the collective a quarter of the time, and rank 3 never
+                                          // is.
       ranks.memory->status(rank).instruction = sample % 4 == 0 ? ranks.collective : ranks.collective - 1;
     ranks.states.sample(*ranks.memory, now);
     if (sample < 200) CHECK(ranks.states.take_window(5).empty());

@@ -1,4 +1,4 @@
-// The server of trainctl report: what it answers, what it refuses, and that no client delays another.
+// Tests of the server of `trainctl report`: what it answers, what it refuses, and that no client delays another.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <netinet/in.h>

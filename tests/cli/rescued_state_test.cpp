@@ -1,4 +1,5 @@
-// launch.elastic: what ranks hold in memory, and how the launcher takes it from the hosts that are left.
+// Tests of launch.elastic: the state that ranks keep in memory, and how the launcher takes it from the hosts that are
+// left.
 #include "cli/run/saves/rescued_state.h"
 
 #include <doctest/doctest.h>
@@ -42,7 +43,7 @@ PlannedJob job_of(const std::string& parallel, const std::string& launch) {
 const char* const kData = "{mode: data_parallel}";
 const char* const kTwoHosts = "{ranks: 4, hosts: ['a:2', 'b:2'], elastic: 2, device: cpu}";
 
-/// An arena in which all bytes say which step is next. `fails`: it can be read so often, and then the rank dies.
+/// An arena all of whose bytes state the next step. After `fails` reads the rank dies.
 class Arena : public Executor {
  public:
   explicit Arena(const Program& program) : bytes_(static_cast<size_t>(program.arena_bytes)) {}
@@ -69,11 +70,11 @@ class Arena : public Executor {
   std::vector<std::byte> bytes_;
 };
 
-/// A rank that holds its state in a host's memory.
+/// A rank that keeps its state in the memory of a host.
 struct Rank {
   Rank(const PlannedJob& job, int number, const HostSnapshots& host)
       : program(compile(job, number)), arena(program), holder(program, dup(host.memory(number)), {}) {}
-  /// The states before all steps up to this one.
+  /// Copies the states before all steps up to this one.
   void reaches(int64_t last) {
     for (int64_t step = 0; step <= last; ++step) starts(step);
   }
@@ -91,7 +92,7 @@ struct Rank {
   SnapshotWriter holder;
 };
 
-/// All words, until neither side has one.
+/// Passes messages both ways until neither side has any.
 void talk(RescuedState& launcher, const std::vector<std::pair<HostSnapshots*, std::vector<int>>>& hosts) {
   for (bool spoke = true; spoke;) {
     spoke = false;
@@ -108,7 +109,7 @@ void talk(RescuedState& launcher, const std::vector<std::pair<HostSnapshots*, st
   }
 }
 
-/// Checks that all data of the images are those before this step, and that there are `bytes` of them.
+/// Checks that all data of the images belong to the state before this step, and that there are `bytes` of them.
 void check_state(const RescuedState& rescued, int64_t step, int64_t bytes) {
   int64_t found = 0;
   for (const auto& image : rescued.images(4)) {

@@ -1,4 +1,4 @@
-// The checkpoint from which `run --resume` resumes if bytes have changed on the disk.
+// Tests which checkpoint `run --resume` resumes from if bytes have changed on the disk.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -42,7 +42,7 @@ struct TwoCheckpoints {
   std::string resumed(std::vector<std::string>& notices) const { return find_resume_point(spec, {}, notices).path; }
 };
 
-/// Changes one bit of every nth byte of the file in turn, calls check(byte), and restores the byte.
+/// For every nth byte of the file: changes one of its bits, calls check(byte), and restores the byte.
 template <class Check>
 int64_t with_bytes_flipped(const std::string& path, int64_t nth, const Check& check) {
   const std::string text = read_whole_file(path);
@@ -62,7 +62,8 @@ int64_t with_bytes_flipped(const std::string& path, int64_t nth, const Check& ch
 }  // namespace
 
 TEST_CASE("a checkpoint with a flipped byte is named with the damaged file, and a run resumes from the previous one") {
-  // Seven is odd, so each bit of a byte has its turn. TRAINCTL_TEST_ALL_BYTES=1 flips each byte, as soak.py does.
+  // Because seven is odd, each bit of a byte gets its turn. With TRAINCTL_TEST_ALL_BYTES=1 every byte is changed, as in
+  // soak.py.
   const int64_t nth = std::getenv("TRAINCTL_TEST_ALL_BYTES") != nullptr ? 1 : 7;
   const TwoCheckpoints saved;
   std::vector<std::string> none;

@@ -19,7 +19,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// 12.6 million numbers with adam's state: 50 MB, much more than a run reads otherwise.
+/// A job with 12.6 million numbers of weights and adam's state: 50 MB, much more than a run reads otherwise.
 constexpr const char* kResumeReadsJob = R"(
 name: reads
 seed: 3
@@ -106,7 +106,7 @@ TEST_CASE("a resumed run reads each byte of the checkpoint from the disk once, o
     const Reads after = reads_so_far();
     INFO(result.err);
     REQUIRE(result.exit_code == kExitDone);
-    // Once to verify it, and then each rank its own part.
+    // The checkpoint is read once to verify it, and then each rank reads its own part.
     CHECK(static_cast<double>(after.calls - before.calls) <= 1.1 * (1 + pair.copies) * bytes);
     const auto disk = static_cast<double>(after.disk - before.disk);
     CAPTURE(disk / bytes);
@@ -137,7 +137,7 @@ TEST_CASE("a resumed run names each field of its optimizer that the run before i
   CHECK(same.exit_code == kExitDone);
   CHECK_FALSE(contains(same.out, "the optimizer is not that of the run"));
 
-  // The job of an older version, which had other defaults.
+  // This is the job of an older version, which had other defaults.
   const auto replace = [&](const std::string& from, const std::string& to) {
     const size_t at = job.find(from);
     REQUIRE(at != std::string::npos);

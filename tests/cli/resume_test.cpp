@@ -1,4 +1,4 @@
-// Saves and resumes of real runs: when, from what, and with which losses.
+// Tests of saves and resumes of real runs: when they happen, from which checkpoint, and with which losses.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -67,7 +67,7 @@ std::vector<std::string> checkpoints_in(const std::string& folder) {
   return names;
 }
 
-/// The loss lines of run `run`, which continued after `step`, are those of a run that nothing stopped.
+/// Checks that the loss lines of run `run`, which continued after `step`, are those of a run that nothing stopped.
 void check_like_uninterrupted(const Scratch& scratch, int run, int64_t step, int64_t steps) {
   const Scratch whole;
   small_job(whole.path());
@@ -273,7 +273,7 @@ TEST_CASE("a changed network is an error that lists what differs, and --partial 
 TEST_CASE("the best validation, and how many followed it, continue across a resume") {
   const Scratch scratch;
   small_job(scratch.path(), "validation: {dataset: {samples: 16}, every_steps: 1}\n");
-  // Nothing is learnt, so the first validation stays the best.
+  // Nothing is learned, so the first validation stays the best one.
   const auto run = [&](int64_t steps, int patience, const std::vector<std::string>& more = {}) {
     std::vector<std::string> words =
         resume_run_words({"optimizer={type: sgd, learning_rate: 1.0e-30}",

@@ -72,14 +72,15 @@ TEST_CASE("a rank that is killed is named, all others stop, exit code 5") {
 }
 
 TEST_CASE("a rank that makes no progress is named as the one that stopped responding") {
-  // The others must not stand still for that long: a busy machine holds up any process for a second or two.
+  // The other ranks must not stand still for as long as this timeout: a busy machine delays any process for a second or
+  // two.
   const EndlessRun run({"launch.timeout=10s", "launch.grace=1s"});
   kill(run.workers[1], SIGSTOP);
   const CommandResult result = run.finish();
   INFO(result.err);
   CHECK(result.exit_code == kExitRankFailed);
   CHECK(contains(result.err, "rank 1 ("));
-  // Either its peer or the launcher reports it first.
+  // Either the peer of the rank or the launcher reports it first.
   CHECK((contains(result.err, "stopped responding at step ") || contains(result.err, "has made no progress for ")));
   CHECK(run.nobody_is_left());
 }

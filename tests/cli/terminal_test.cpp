@@ -116,7 +116,7 @@ class OnTerminal {
   std::string text_;
 };
 
-/// Skips the test where there are none: /dev/pts is not mounted in a plain chroot and in some containers.
+/// Skips the test if there are no pseudo-terminals: /dev/pts is not mounted in a plain chroot and in some containers.
 bool have_terminals() {
   const TerminalPair pair;
   if (!pair.missing.empty()) skip_test(pair.missing);

@@ -80,8 +80,8 @@ TEST_CASE("the usage of a process group is that of all of its processes") {
     std::filesystem::create_directories(scratch.path() + "/" + pid);
     std::ofstream(scratch.path() + "/" + pid + "/stat") << stat;
   };
-  // pid (name) state ppid group session tty tpgid flags minflt cminflt majflt cmajflt utime stime cutime cstime
-  // priority nice threads itrealvalue starttime vsize rss
+  // The fields are those of /proc/PID/stat: pid (name) state ppid group session tty tpgid flags minflt cminflt majflt
+  // cmajflt utime stime cutime cstime priority nice threads itrealvalue starttime vsize rss
   process("10", "10 (a) b) S 1 10 1 0 -1 0 0 0 0 0 200 100 0 0 20 0 1 0 5 1000 7");
   process("11", "11 (worker) R 10 10 1 0 -1 0 0 0 0 0 50 50 0 0 20 0 1 0 5 1000 3");
   process("12", "12 (other) R 1 12 1 0 -1 0 0 0 0 0 1 0 0 0 20 0 1 0 5 1000 1");

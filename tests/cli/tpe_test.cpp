@@ -1,4 +1,4 @@
-// Trials that are chosen from the results of earlier ones.
+// Tests of trials that are chosen from the results of earlier trials.
 #include "cli/sweep/tpe.h"
 
 #include <doctest/doctest.h>
@@ -15,7 +15,7 @@ namespace {
 
 double number_in(const std::string& field) { return std::stod(field.substr(field.find('=') + 1)); }
 
-/// The best badness of `count` trials of a function with its minimum at rate 1e-2 and word b.
+/// The best (lowest) badness among `count` trials of a function whose minimum is at rate 1e-2 and word b.
 double best_of_trials(uint64_t seed, size_t count, bool chosen) {
   const std::vector<SweptField> fields = {parse_swept_field("rate=1e-6..10*"), parse_swept_field("word=a,b,c")};
   std::vector<Observation> ended;

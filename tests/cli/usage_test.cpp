@@ -1,4 +1,4 @@
-// Invocations that a new user tries: options of other launchers, words in the wrong place, help everywhere.
+// Tests of command lines that a new user tries: options of other launchers, words in the wrong place, help everywhere.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -21,7 +21,7 @@ Words split(const std::string& line) {
   return words;
 }
 
-/// stderr of a line that must be refused as a whole, before anything starts.
+/// Returns the stderr of a command line that must be refused as a whole, before anything starts.
 std::string refusal(const Scratch& scratch, const std::string& line) {
   CAPTURE(line);
   const CommandResult result = trainctl_command(scratch.path(), split(line));

@@ -1,4 +1,4 @@
-// ArenaMap: the arena's history, byte by byte.
+// Tests of ArenaMap, which records the arena's history byte by byte.
 #include "engine/compile/arena_map.h"
 
 #include <doctest/doctest.h>

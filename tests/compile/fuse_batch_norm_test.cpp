@@ -29,7 +29,7 @@ std::vector<const Instruction*> of(const Program& program, const std::string& op
   return found;
 }
 
-/// Collectives within the step, without those of parameters' gradients.
+/// The collectives within the step, without those of the gradients of parameters.
 std::vector<const Instruction*> exchanges_of(const Program& program) {
   std::vector<const Instruction*> found;
   for (const Instruction& i : program.instructions) {

@@ -1,4 +1,4 @@
-// Chains of element-wise kernels fused into one instruction.
+// Tests of chains of element-wise kernels that are fused into one instruction.
 #include <doctest/doctest.h>
 
 #include <set>

@@ -1,4 +1,4 @@
-// A loss and its gradient fused into one instruction.
+// Tests of a loss and its gradient that are fused into one instruction.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Plain SGD inside the kernels that compute the gradients (engine/compile/fuse/fuse_update.cpp).
+// Tests of plain SGD inside the kernels that compute the gradients (engine/compile/fuse/fuse_update.cpp).
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -26,7 +26,8 @@ Program alone(const std::string& optimizer, const std::string& parallel = "mode:
   return update_programs(optimizer, parallel)[0];
 }
 
-/// Parameters that kernels update themselves: a layer's weight and bias may be two outputs of one kernel.
+/// The number of parameters that kernels update themselves. The weight and the bias of a layer may be two outputs of
+/// one kernel.
 int64_t steps(const Program& program) {
   int64_t count = 0;
   for (const Instruction& i : program.instructions)

@@ -1,4 +1,4 @@
-// Instructions that may share a launch.
+// Tests of instructions that may share a launch.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ std::vector<Program> all_ranks(const std::vector<std::string>& overrides) {
 
 Program mlp(const std::vector<std::string>& overrides) { return all_ranks(overrides)[0]; }
 
-/// "matmul*3 mae_with_grad" for each launch, in order.
+/// The launches in order, each as text: "matmul*3 mae_with_grad".
 std::vector<std::string> launches(const Program& p) {
   std::vector<std::string> found;
   for (size_t i = 0; i < p.instructions.size(); ++i) {

@@ -1,4 +1,5 @@
-// The last product and the loss for some rows at a time: the prediction and its gradient never exist whole.
+// Tests of a last product and a loss that are computed for some rows at a time: the prediction and its gradient never
+// exist whole.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -18,7 +19,7 @@ namespace {
 
 const int64_t kRows = 12 * 16, kClasses = 480;
 
-/// Rows of 16 tokens and a head over many classes.
+/// A job with rows of 16 tokens and a head over many classes.
 Job language_model(int pieces, const std::string& parallel, const std::string& more = "", int ranks = 1) {
   Job j = job(parse_job(
       fmt::format(R"(
@@ -68,8 +69,8 @@ TEST_CASE("the head runs in as many pieces of rows as the plan says, and the pre
     const Program p = programs(language_model(pieces, ""))[0];
     CHECK(largest_activation(p) == (12 + pieces - 1) / pieces * 16 * kClasses);
     CHECK(head_in_pieces_count(p, "softmax_cross_entropy_with_grad") == pieces);
-    // The pieces save this much; in addition there are dx and the activations of the layers before.
-    // Pieces of unequal sizes, as 5 of 12, leave gaps of a piece or two.
+    // The pieces save this much memory; dx and the activations of the earlier layers come on top. Pieces of unequal
+    // sizes, such as 5 pieces of 12 rows, leave gaps of a piece or two.
     const int64_t of_12 = (12 + pieces - 1) / pieces + (12 % pieces == 0 ? 0 : 2);
     CHECK(p.memory.activations < whole.memory.activations * of_12 / 12 + 5 * kRows * 24 * 4);
   }

@@ -1,5 +1,5 @@
-// Ops whose inner dim is cut: their statistics travel, not the rows, or only the elements that another rank has, and
-// nothing is exchanged twice.
+// Tests of ops whose inner dim is cut: ranks exchange the statistics and not the rows, or only the elements that
+// another rank has, and nothing is exchanged twice.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -16,7 +16,8 @@ using namespace trainctl;
 
 namespace {
 
-/// Rows of 16 tokens, a head over 48 classes; its weight and the embedding's table are one, cut by rows of the table.
+/// A model with rows of 16 tokens and a head over 48 classes. Its weight and the embedding's table are the same
+/// parameter, cut by rows of the table.
 std::string inner_sums_model(int ranks, const std::string& parallel) {
   return fmt::format(R"(
 dataset: {{type: random, shape: [16], dtype: i32, label_shape: [16], classes: 48, batch: 12}}
@@ -63,7 +64,7 @@ TEST_CASE("a head sharded by vocabulary exchanges three numbers per row, and no 
       CHECK(statistics[0]->collective == Collective::all_gather);
       CHECK(p.groups[statistics[0]->group].size() == ranks);
       CHECK(statistics[0]->inputs[0].bytes() == rows * 3 * 4);
-      // Sums of what the table and the head make of the width; nothing has the size of the logits.
+      // The table and the head exchange sums of the size of the width; nothing has the size of the logits.
       for (const Instruction* i : collectives(p, Purpose::redistribute)) CHECK(i->bytes() <= rows * width * 4);
       CHECK(collectives(p, Purpose::weights).empty());
       const std::set<std::string> run = kernels(p);
@@ -135,7 +136,7 @@ parallel: {mode: data_parallel}
 
 namespace {
 
-/// q, k and v in one product, cut `ways` ways like the product and each of them.
+/// A layer with q, k and v in one product that is cut `ways` ways, as are q, k and v themselves.
 Job packed(int ways, const std::string& sizes, int units) {
   return text_job(fmt::format(R"(
 dataset: {{type: random, shape: [8, 24], label_dtype: f32, label_shape: [8, 24], batch: 12}}
@@ -163,7 +164,8 @@ TEST_CASE("a split along a dim that is cut: ranks exchange what another holds, a
       for (const Instruction* i : collectives(p, Purpose::redistribute)) {
         if (i->collective == Collective::all_reduce) continue;  // of the cut contraction
         CHECK(i->collective == Collective::all_to_all);
-        // To each rank at most what one part has on one rank; at 3 ways each rank has a whole part.
+        // Each rank receives at most what one of the three parts has on one rank. With 3 ways each rank has a whole
+        // part.
         CHECK(i->bytes() <= 12 * 8 * 36 * 4 / 3);
         CHECK_FALSE(i->recompute);
         ++exchanges;

@@ -23,7 +23,8 @@ std::vector<Program> jobs_compiled(const std::string& name, const std::vector<st
   return jobs_compiled(job(name, overrides));
 }
 
-/// Returns how many can be planned; each of those must compile to valid programs, in f32 and in bf16.
+/// Returns the number of combinations that can be planned. Each of these must compile to valid programs, in f32 and in
+/// bf16.
 int compile_every(const std::string& name, const std::vector<std::vector<std::string>>& combinations) {
   int count = 0;
   for (auto overrides : combinations) {

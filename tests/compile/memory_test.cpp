@@ -1,4 +1,4 @@
-// The contents of the arena, and what makes it smaller.
+// Tests of the contents of the arena, and of everything that makes it smaller.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -119,6 +119,6 @@ TEST_CASE("verify_programs: a value in the memory of gradients that have not bee
 
 TEST_CASE("buffers of tensors that are never alive together share bytes") {
   const Program one = first(data_parallel_plan(kMlp, 1, 1, 1)), many = first(data_parallel_plan(kMlp, 1, 1, 6));
-  // One stage runs a micro-batch's backward right after its forward.
+  // With one stage the backward pass of a micro-batch runs right after its forward pass.
   CHECK(many.memory.activations == one.memory.activations);
 }

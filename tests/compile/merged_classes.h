@@ -1,4 +1,5 @@
-// Classes found by comparing programs, not from the plan: for proofs of any programs, including broken ones.
+// Finds classes of ranks by comparing programs instead of reading the plan, for proofs of any programs, including
+// broken ones.
 #pragma once
 
 #include <string>
@@ -18,7 +19,8 @@ Mesh mesh_of(const std::vector<Program>& programs);
 /// The programs of all ranks; those with equal texts form one class.
 RankClasses merged(const std::vector<Program>& programs, const Mesh& mesh);
 
-/// The faults found rank by rank. Fails the test if there are some and the proof by classes finds none.
+/// Returns the faults that the proof rank by rank finds. Fails the test if there are some and the proof by classes
+/// finds none.
 std::vector<ProgramFault> faults_by_both_proofs(const std::vector<Program>& programs);
 
 }  // namespace trainctl

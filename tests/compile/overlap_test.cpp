@@ -1,4 +1,4 @@
-// Work that the streams of a program can do at the same time.
+// Tests of work that the streams of a program can do at the same time.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -14,7 +14,8 @@ using namespace trainctl;
 
 namespace {
 
-/// Four equal layers on four ranks. At level 3 each is its own bucket; with 4096 units at the other levels too.
+/// Programs of four equal layers on four ranks. At level 3 each layer is its own bucket; with 4096 units it is at the
+/// other levels too.
 std::vector<Program> compiled_all(int level, const std::vector<std::string>& more, const std::string& units,
                                   int64_t piece_bytes = 0) {
   std::vector<std::string> overrides = {"parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"};
@@ -48,7 +49,8 @@ bool overlap(const Operand& a, const Operand& b) {
   return a.offset < b.offset + b.bytes() && b.offset < a.offset + a.bytes();
 }
 
-/// Gathers of level 3: from each gather to the last read of its weights.
+/// For each gather of weights at level 3, the positions of the gather and of the last instruction that reads its
+/// weights.
 std::vector<std::pair<int, int>> gathered_lives(const Program& p) {
   std::vector<std::pair<int, int>> lives;
   for (int i = 0; i < static_cast<int>(p.instructions.size()); ++i) {
@@ -65,7 +67,7 @@ std::vector<std::pair<int, int>> gathered_lives(const Program& p) {
   return lives;
 }
 
-/// True if a gather of weights comes after the update.
+/// Returns whether a gather of weights comes after the update.
 bool is_gathered(const Program& p, size_t update) {
   return update + 1 < p.instructions.size() && p.instructions[update + 1].purpose == Purpose::weights;
 }
@@ -97,8 +99,8 @@ TEST_CASE(
   for (const std::string precision : {"fp32", "bf16"}) {
     const Program p = compiled(3, {"precision=" + precision});
     const auto lives = gathered_lives(p);
-    // Two micro-batches, four layers forward and two backward: the first needs no gradient of its data. The last
-    // layer's weights are still in memory.
+    // There are two micro-batches, each with four layers forward. Two layers gather for the backward pass: the first
+    // layer needs no gradient of its data, and the last layer's weights are still in memory.
     REQUIRE(lives.size() == 12);
     for (size_t k = 0; k + 1 < lives.size(); ++k) {
       CHECK(lives[k + 1].first < lives[k].second);
@@ -168,7 +170,7 @@ TEST_CASE("the last large gradient is computed and reduced in pieces: while one 
         const Bucket::Piece range = in_pieces->piece(piece);
         const int reduction = last_reduction(p, range.name);
         REQUIRE(reduction > before);
-        // Only the product of the piece is between two reductions, nothing else of the backward pass.
+        // Between two reductions there is only the product of the piece, and nothing else of the backward pass.
         const auto makes = [&](const Instruction& i) { return i.op == "matmul_weight_grad"; };
         const auto from = p.instructions.begin() + std::max(before, 0), to = p.instructions.begin() + reduction;
         if (piece > 0) CHECK(std::count_if(from, to, makes) == 1);
@@ -274,7 +276,7 @@ TEST_CASE("levels 1 and 2: a bucket is updated and gathered before the next is r
           before_next += i < *next ? 1 : 0;
         }
       }
-      // At level 2 a sum over micro-batches comes after the next reduction.
+      // At level 2 the sum over micro-batches comes after the next reduction.
       const bool sums_up = level == 2 && micro_batches == "2";
       CHECK(before_next == (sums_up ? 0 : static_cast<int>(p.buckets.size()) - 1));
       CHECK(at_the_end == 1);
@@ -384,7 +386,8 @@ TEST_CASE(
     CHECK_MESSAGE(p.instructions[static_cast<size_t>(place(p, weight)) + 1].purpose == Purpose::gradient, "level ",
                   level);
   }
-  // Ranks have different units of a layer, so each computes a term of the sum that is its input's gradient.
+  // The ranks have different units of a layer, so each of them computes one term of the sum that is the gradient of the
+  // layer's input.
   for (const std::string cuts : {"[[2, 1], [2, 1], [2]]", "[[1, 1], [4, 1], [4]]"}) {
     const Program p = compiled(
         0, {"parallel.micro_batches=1", "parallel.mode=semi_auto_parallel", "parallel.strategies.h.*=" + cuts}, "4096");

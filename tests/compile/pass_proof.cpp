@@ -74,7 +74,8 @@ void wait_for_all_sends(Program& p) {
   if (!last.waits.empty()) p.instructions.push_back(std::move(last));
 }
 
-/// A parameter server updates weights that it has sent: order_streams lets the update wait for that.
+/// Lets updates wait for sends. A parameter server updates weights that it has sent, and order_streams makes the update
+/// wait for that.
 void updates_wait_for_sends(Program& p) {
   const std::vector<int> sends = sends_of(p);
   for (size_t i = 0; i < p.instructions.size(); ++i) {
@@ -141,7 +142,7 @@ void sends_are_waited_for(const Program& p, Faults& faults) {
   for (const Instruction& code : p.instructions) {
     for (int w : code.waits) waited[w] = true;
   }
-  // A send has been received if a later one on the same channel has been waited for.
+  // A send has been received if a later send on the same channel has been waited for.
   std::set<int> later;
   for (size_t i = p.instructions.size(); i-- > 0;) {
     const Instruction& code = p.instructions[i];

@@ -1,4 +1,4 @@
-// precision: what the programs of bf16 and tf32 jobs keep, move and update.
+// Tests of `precision`: what the programs of bf16 and tf32 jobs store, move and update.
 #include <doctest/doctest.h>
 
 #include "engine/compile/compile.h"

@@ -1,4 +1,4 @@
-// The contents of a program: collectives, transfers, buckets, fusion.
+// Tests of the contents of a program: collectives, transfers, buckets, fusion.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -120,7 +120,7 @@ TEST_CASE("stages: activations go forward, their gradients back, each rank to th
     for (int s : sends) CHECK(p.instructions[s].peer == (p.rank + 2) % 4);
     CHECK(collectives(p, Purpose::gradient).size() == 1);
   }
-  // The last wait releases every channel's buffers.
+  // The last wait releases the buffers of every channel.
   CHECK(programs[0].instructions.back().opcode != Opcode::send);
   CHECK(find_all(programs[1], Opcode::wait).size() <= 1);
 }
@@ -148,8 +148,8 @@ TEST_CASE(
     } else {
       for (const Instruction* i : gradient) CHECK(i->collective == Collective::reduce_scatter);
       CHECK(gradient.size() == (level == 2 ? 2 : 6));  // one bucket; one bucket per layer
-      // All_gathers: once; for each micro-batch forward of 3 layers, backward of 2, of which the first still has its
-      // weights.
+      // At level 2 there is one all_gather. At level 3 each micro-batch gathers 3 layers for the forward pass and 1 for
+      // the backward pass. That pass reads the weights of 2 layers, but those of the last layer are still in memory.
       CHECK(weights.size() == (level == 2 ? 1 : 8));
     }
     for (const Bucket& b : p.buckets) {
@@ -339,7 +339,8 @@ TEST_CASE("gradients of two uses that are partial over different axes are reduce
   for (const Instruction* i : collectives(p, Purpose::redistribute))
     reduced += i->name.find("weight") != std::string::npos;
   CHECK(reduced == 2);
-  // layer2's bias is still summed over one axis, the shared weight over none, the rest over both
+  // The bias of layer2 must still be summed over one axis, the shared weight over none, and all other gradients over
+  // both.
   CHECK(p.buckets.size() == 3);
   CHECK(std::count_if(p.buckets.begin(), p.buckets.end(), [](const Bucket& x) { return x.reduce_group < 0; }) == 1);
 }

@@ -1,4 +1,4 @@
-// Programs of workers and servers: proved, and broken on purpose.
+// Tests of programs of workers and servers: sound ones are proved, and programs that are broken on purpose are refused.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -19,7 +19,8 @@ Plan served_plan(const Graph& graph, int workers, int servers, int micro_batches
   return plan;
 }
 
-/// 2 workers have ranks 0 and 1, 2 servers 2 and 3. The first layer is cut over both, the others are whole on one.
+/// The programs of 2 workers (ranks 0 and 1) and 2 servers (ranks 2 and 3). The first layer is cut over both servers,
+/// the other layers are whole on one server.
 std::vector<Program> served() {
   const Graph graph = mlp_graph(24, 64, {48, 8, 1});
   return programs_of(graph, served_plan(graph, 2, 2));
@@ -44,7 +45,7 @@ int find_first(const Program& p, Opcode opcode, Purpose purpose) {
   return -1;
 }
 
-/// The first message that is added to what is there.
+/// The first message that is added to the existing contents of its destination.
 int find_sum(const Program& p) {
   for (int i : find_all(p, Opcode::recv))
     if (p.instructions[static_cast<size_t>(i)].outputs[0].accumulate) return i;

@@ -1,4 +1,4 @@
-// Graphs, plans and programs written by hand, for the compiler's tests.
+// Writes graphs, plans and programs by hand, for the compiler's tests.
 #pragma once
 
 #include <string>

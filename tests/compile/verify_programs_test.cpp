@@ -1,4 +1,4 @@
-// Programs broken on purpose: each fault is found, at the rank and instruction where it shows.
+// Tests that each fault of a broken program is found, at the rank and the instruction at which it shows.
 #include "engine/compile/verify/verify_programs.h"
 
 #include <doctest/doctest.h>
@@ -14,7 +14,7 @@ namespace {
 
 Graph mlp() { return mlp_graph(24, 16, {8, 12, 1}); }
 
-/// 2 stages of 2 ranks, 2 micro-batches.
+/// Programs of 2 stages with 2 ranks each, and 2 micro-batches.
 std::vector<Program> verify_programs_pipeline() {
   const Graph graph = mlp();
   return programs_of(graph, data_parallel_plan(graph, 4, 2, 2));

@@ -1,4 +1,4 @@
-// Instructions on the emulator, in small handwritten kernels: their results, bit for bit.
+// Tests of instructions on the emulator in small handwritten kernels: their results must be right bit for bit.
 #include <bit>
 
 #include "tests/cuda_emulator/small_kernel.h"
@@ -84,7 +84,7 @@ TEST_CASE("emulator: an mbarrier counts the bytes that blocks of a cluster send 
 TEST_CASE("emulator: a product on tensor cores ignores the lowest bits of its operands") {
   Words words(32 * 4);
   std::string set;
-  // A[row][k] = 8 row + k, B[k][column] = k - column with low bits that do not count, C = 0.
+  // The matrices are A[row][k] = 8 row + k, B[k][column] = k - column with low bits that must not count, and C = 0.
   set += "shr.u32 %r20, %r1, 2;\nand.b32 %r21, %r1, 3;\n";
   for (int i = 0; i < 4; ++i) {
     set += "add.s32 %r22, %r20, " + std::to_string(i % 2 * 8) + ";\nadd.s32 %r23, %r21, " + std::to_string(i / 2 * 4) +

@@ -49,7 +49,7 @@ TEST_CASE("emulator: lanes of a warp that share memory without a barrier race") 
 TEST_CASE("emulator: blocks that share a word of global memory race, unless a fence and an atomic order them") {
   Words words(64);
   words.set_written();
-  // The last block to arrive adds up what the others left.
+  // The block that arrives last adds the sums that the other blocks have left.
   const std::string own =
       "mov.u32 %r2, %ctaid.x;\nmul.wide.u32 %rd5, %r2, 4;\nadd.s64 %rd6, %rd1, %rd5;\nst.global.u32 [%rd6+64], %r2;\n";
   const std::string last =

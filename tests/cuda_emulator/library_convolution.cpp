@@ -1,6 +1,6 @@
-// Convolutions that cuDNN computes on a GPU. Here they are plain loops, so that the code around them runs; they are
-// counted, and reported as left out at the end. Of attention the engine's own kernels run, unless a test sets the rule
-// that the library has it. Nothing is measured or kept.
+// Replaces cuDNN on the emulated GPU. Convolutions that cuDNN computes on a GPU are plain loops here, so that the code
+// around them runs; they are counted, and reported as left out at the end. For attention the engine's own kernels run,
+// unless a test sets the rule that the library supports it. Nothing is measured or kept.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -52,7 +52,7 @@ int64_t at(const CudnnTensor& t, int64_t a, int64_t b, int64_t c, int64_t d) {
   return a * t.strides[0] + b * t.strides[1] + c * t.strides[2] + d * t.strides[3];
 }
 
-/// Calls f(place in x, in w, in y) for every product of a pixel and a weight.
+/// Calls f(position in x, in w, in y) for every product of a pixel and a weight.
 template <class F>
 void for_each_product(const CudnnConvolution& v, const F& f) {
   const Shape &x = v.x.dims, &w = v.w.dims, &y = v.y.dims;
@@ -112,7 +112,7 @@ class LoopPlan : public CudnnPlan {
   CudnnConvolution v_;
 };
 
-/// One engine, or none, as the rules say.
+/// The list of engines: one engine or none, as the rules say.
 class LoopEngines : public CudnnEngines {
  public:
   explicit LoopEngines(const CudnnConvolution& convolution) : v_(convolution) {
@@ -135,7 +135,8 @@ class LoopEngines : public CudnnEngines {
   CudnnConvolution v_;
 };
 
-/// Tensors as in the signature: all bf16 or f16, but the logs.
+/// A call of attention. Tensors are those of the signature; all of them are bf16 or f16, except the logs, which are
+/// f32.
 class LoopAttention : public CudnnPlan {
  public:
   explicit LoopAttention(CudnnAttention attention) : v_(std::move(attention)) {}
@@ -187,7 +188,7 @@ class LoopAttention : public CudnnPlan {
     }
   }
 
-  /// t: q, k, v, out, logs, dy, dq, dk, dv
+  /// Adds the gradients of one group. `t` has the addresses of q, k, v, out, logs, dy, dq, dk and dv.
   void group_grad(const std::vector<const void*>& t, int64_t b, int64_t g) const {
     const auto count_of = [&](int64_t n) { return static_cast<size_t>(n * features()); };
     std::vector<double> dk(count_of(keys())), dv(count_of(keys()));
@@ -229,7 +230,7 @@ const std::string& cudnn_fault() {
   return none;
 }
 
-/// Plans are kept for each version, so each set of rules is one.
+/// The version text. Plans are kept for each version, so each set of rules has its own version.
 std::string cudnn_version() {
   const emulator::LibraryRules& r = emulator::library_rules();
   return std::to_string(r.convolutions) + "." + std::to_string(r.channel_unit) + "." + std::to_string(r.most_images) +

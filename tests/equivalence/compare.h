@@ -7,11 +7,11 @@
 
 namespace trainctl {
 
-/// The jobs of the table train 100 steps. Throws if a run has another number.
+/// Compares the losses. The jobs of the table train 100 steps; throws if a run has another number of steps.
 void check_losses(const RunResult& run, const RunResult& reference, double tolerance, size_t steps = 100);
 /// Weights are compared relative to the largest element: the relative error of small ones is larger.
 void check_weights(const RunResult& run, const RunResult& reference, double tolerance);
-/// The communications that ran are those of the plan's report.
+/// Checks that the communications that ran are those of the plan's report.
 void check_communications(const RunResult& run);
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b);
 

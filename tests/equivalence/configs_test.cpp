@@ -1,4 +1,4 @@
-// The jobs of configs/ whose comments make a promise.
+// Tests that the jobs of configs/ do what their comments promise.
 #include <doctest/doctest.h>
 
 #include <filesystem>

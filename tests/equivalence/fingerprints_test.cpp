@@ -1,4 +1,4 @@
-// train.fingerprints: those of all ranks add up to the same under every plan, and name the tensor that was changed.
+// Tests of train.fingerprints: those of all ranks add up to the same under every plan, and name the changed tensor.
 #include <doctest/doctest.h>
 
 #include <cmath>

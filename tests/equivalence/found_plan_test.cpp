@@ -1,4 +1,4 @@
-// The reference job under a plan that the search has found.
+// Test of the reference job under a plan that the search has found.
 #include <doctest/doctest.h>
 
 #include "engine/spec/parse.h"

@@ -1,4 +1,4 @@
-// Histograms of a plan: what the ranks count adds up to what one rank counts.
+// Tests of histograms: the counts of all ranks of a plan add up to those of one rank.
 #include <doctest/doctest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Metrics are the same numbers under every plan, and travel with the loss.
+// Tests of metrics: they are the same numbers under every plan, and travel with the loss.
 #include <doctest/doctest.h>
 
 #include <cmath>

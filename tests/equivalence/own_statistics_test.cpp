@@ -1,4 +1,4 @@
-// batch_norm with sync: false: each rank normalises over its own rows.
+// Tests of batch_norm with sync: false, where each rank normalises over its own rows.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Ranges that the ranks of a plan write into a checkpoint.
+// Tests of the ranges that the ranks of a plan write into a checkpoint.
 #include "engine/runtime/stored_ranges.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Validation during training: it has the same numbers under every plan, and does not change the training.
+// Tests of validation during training: it has the same numbers under every plan, and does not change the training.
 #include <doctest/doctest.h>
 
 #include <algorithm>

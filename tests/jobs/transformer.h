@@ -1,4 +1,4 @@
-// Settings of tests/jobs/transformer.yaml: its blocks cut as Megatron cuts them.
+// Settings for tests/jobs/transformer.yaml, whose blocks are cut as Megatron cuts them.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,7 +10,8 @@
 
 namespace trainctl::transformer {
 
-/// q, k, v and fc1 by output columns, proj and fc2 by input columns; `more` strategies after those.
+/// Strategies that cut q, k, v and fc1 by output columns, and proj and fc2 by input columns. `more` strategies follow
+/// these.
 inline std::string tensor_parallel(int ways, const std::vector<std::string>& more = {}) {
   std::vector<std::string> all;
   for (const char* layer : {"q", "k", "v", "fc1"})
@@ -20,13 +21,13 @@ inline std::string tensor_parallel(int ways, const std::vector<std::string>& mor
   return "parallel.strategies={" + join(all) + "}";
 }
 
-/// Everything between the products whole on every rank.
+/// Strategies that keep everything between the products whole on every rank.
 inline std::string whole_norms(int ways) {
   return tensor_parallel(ways, {"wte: [[1, 1]]", "'h.*.ln?': [[1, 1, 1]]", "'h.*.drop?': [[1, 1, 1]]",
                                 "'h.*.sum?': [[1, 1, 1]]", "ln: [[1, 1, 1]]", "head: [[1, 1, 1]]"});
 }
 
-/// Norms by rows of the sequence; dropout and residuals follow.
+/// Strategies that cut norms by rows of the sequence; dropout and residuals follow them.
 inline std::string sequence_norms(int ways) {
   const std::string rows = fmt::format("[[1, {}, 1]]", ways);
   return tensor_parallel(ways,
@@ -36,7 +37,7 @@ inline std::string sequence_norms(int ways) {
 inline const std::string kStages = "parallel.stages=2";
 inline const std::string kStageOfBlocks = "parallel.stage_config={wte: 0, h.0.*: 0, h.1.*: 1, ln: 1, head: 1}";
 
-/// All of a block but its output, which the next block keeps as its input.
+/// Recomputes everything in a block except its output, which the next block keeps as its input.
 inline const std::string kRecompute =
     "parallel.recompute=['h.*.ln?', 'h.*.q*', 'h.*.k*', 'h.*.v*', h.*.scores, h.*.weights, 'h.*.mixed*', h.*.joined, "
     "h.*.proj, 'h.*.drop?', h.*.sum1, 'h.*.fc?', h.*.act]";

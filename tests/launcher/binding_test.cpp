@@ -1,4 +1,4 @@
-// Cores for ranks: on simulated hosts, on hosts described to hwloc, and on this one.
+// Tests of the cores that ranks are bound to: on simulated hosts, on hosts described to hwloc, and on this host.
 #include "launcher/binding.h"
 
 #include <doctest/doctest.h>
@@ -20,7 +20,8 @@ using Cpus = std::vector<int>;
 
 namespace {
 
-/// `nodes` x `cores` cores with two threads each; thread 1 of core c is CPU c + all cores, as Linux counts them.
+/// A host with `nodes` NUMA nodes of `cores` cores with two threads each. As Linux counts CPUs, thread 1 of core c is
+/// CPU c + the number of all cores.
 Topology with_threads(int nodes, int cores) {
   Topology topology;
   for (int thread = 0; thread < 2; ++thread) {
@@ -53,7 +54,8 @@ std::vector<int> threads_of(const std::vector<RankBinding>& list) {
   return threads;
 }
 
-/// A host of hwloc's description: "pack:2 [numa] core:8 pu:2" is two sockets, each a node of 8 cores of two threads.
+/// A host that hwloc makes of a description: "pack:2 [numa] core:8 pu:2" is two sockets, each of which is a NUMA node
+/// of 8 cores with two threads each.
 class DescribedHost {
  public:
   explicit DescribedHost(const char* description) {
@@ -163,7 +165,7 @@ TEST_CASE("a CPU quota limits the number of threads, but not the CPUs on which t
 }
 
 TEST_CASE("two sockets with two threads a core: ranks get whole cores, those of a socket next to each other") {
-  // Linux numbers the CPUs in this order: thread 1 of each core after thread 0 of all.
+  // Linux numbers the CPUs in this order: first thread 0 of each core, then thread 1 of each core.
   const DescribedHost host("pack:2 [numa] core:8 pu:2(indexes=2*16:16*1)");
   const auto list = bind_ranks(4, host.topology(), BindMode::core);
   CHECK(cpus_of(list) == cpus_of(bind_ranks(4, with_threads(2, 8), BindMode::core)));

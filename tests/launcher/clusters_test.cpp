@@ -1,4 +1,4 @@
-// Reading what managers say: node lists, and the environments of processes that they start, as recorded.
+// Tests how the output of cluster managers is read: node lists, and recorded environments of processes that they start.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -42,7 +42,7 @@ TEST_CASE("text that is not a list of nodes is refused") {
 
 TEST_CASE("a process that no cluster manager started was started by the user") {
   CHECK(with({}).manager == Manager::none);
-  // A login shell of a cluster has some of Slurm's variables, and no job.
+  // A login shell of a cluster has some of Slurm's variables, but belongs to no job.
   CHECK(with({{"SLURM_CONF", "/etc/slurm/slurm.conf"}, {"SLURM_CLUSTER_NAME", "c"}}).manager == Manager::none);
 }
 

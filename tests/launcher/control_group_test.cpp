@@ -1,4 +1,4 @@
-// CPU quotas and counts of out-of-memory kills, read from simulated control groups.
+// Tests how CPU quotas and counts of out-of-memory kills are read from simulated control groups.
 #include "launcher/control_group.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,5 @@
-// launch.copy: which paths are copied, the names of copies, and where a host keeps them (launcher/hosts/copies.h).
+// Tests of launch.copy: which paths are copied, the names of copies, and where a host keeps them
+// (launcher/hosts/copies.h).
 #include "launcher/hosts/copies.h"
 
 #include <doctest/doctest.h>
@@ -39,7 +40,7 @@ void send_copy(const Copy& copy, const KeptCopies& kept) {
   kept.keep(copy.name);
 }
 
-/// A launcher's host with a project, and another host's cache.
+/// The host of a launcher, which has a project, and the cache of another host.
 struct Hosts {
   Scratch here, there;
   const std::string project = here.path() + "/project", agent = there.path() + "/runs/1f";

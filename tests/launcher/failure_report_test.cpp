@@ -1,4 +1,4 @@
-// The report of a failed run.
+// Tests of the report of a failed run.
 #include "launcher/failure_report.h"
 
 #include <doctest/doctest.h>
@@ -12,7 +12,7 @@ using namespace trainctl;
 
 namespace {
 
-/// A failure of three ranks that rank 1 caused.
+/// A failure of three ranks, which rank 1 caused.
 struct Scene {
   Scratch scratch;
   Cluster cluster = one_host(3);

@@ -1,4 +1,5 @@
-// The stream between a launcher and an agent: its grammar, and messages that arrive once whatever connections do.
+// Tests of the stream between a launcher and an agent: its grammar, and that each message arrives once even if
+// connections break.
 #include <doctest/doctest.h>
 
 #include <random>
@@ -15,7 +16,7 @@ namespace {
 
 Message text(const std::string& words) { return {Message::Kind::output, 2, 7, 123456789, "stdout", words}; }
 
-/// Sends what one side has over a connection that breaks after `limit` bytes.
+/// Sends everything that one side has to send, over a connection that breaks after `limit` bytes.
 std::vector<Message> transfer(Session& from, Session& to, size_t limit) {
   FrameReader reader;
   reader.feed(from.take_output(1 << 30).substr(0, limit));

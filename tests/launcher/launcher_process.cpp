@@ -21,7 +21,7 @@ using namespace trainctl;
 
 namespace {
 
-/// Shell scripts, one per rank.
+/// A RankProgram of shell scripts, one per rank.
 class Scripts : public RankProgram {
  public:
   Scripts(const std::string& log_dir, const std::vector<std::string>& scripts, bool reports_progress)
@@ -82,7 +82,7 @@ int launch_and_wait(const std::string& log_dir, const std::vector<std::string>& 
   return outcome.exit_code;
 }
 
-/// One letter of /proc/<pid>/stat, "17 (name) S 1 …"; \0 if there is no such process.
+/// The state letter in /proc/<pid>/stat, which reads "17 (name) S 1 …"; \0 if there is no such process.
 char state_of_process(int pid) {
   const std::string stat = slurp("/proc/" + std::to_string(pid) + "/stat");
   const size_t name_end = stat.rfind(')');

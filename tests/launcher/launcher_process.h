@@ -17,13 +17,14 @@ struct LauncherOptions {
   std::vector<trainctl::RankBinding> bindings = {};
 };
 
-/// Forks; the child supervises one `sh -c script` a rank (RANK, DIR and ATTEMPT in its environment) and exits as
-/// trainctl run would. It writes the failure report to `log_dir`/report, outcome.json to `log_dir`/outcome, and
-/// notices, one per line, to `log_dir`/notices. Returns its pid. It is killed when the thread that started it ends.
+/// Forks a launcher. The child supervises one `sh -c script` per rank (with RANK, DIR and ATTEMPT in its environment),
+/// and exits as trainctl run would. It writes the failure report to `log_dir`/report, outcome.json to
+/// `log_dir`/outcome, and notices, one per line, to `log_dir`/notices. Returns the child's pid. The child is killed
+/// when the thread that started it ends.
 int start_launcher(const std::string& log_dir, const std::vector<std::string>& scripts,
                    const LauncherOptions& options = {});
 
-/// The exit status of a pid, 128 + signal if one killed it.
+/// Waits for a child process and returns its exit status, or 128 + signal if a signal killed it.
 int wait_for(int pid);
 
 /// Makes the calling process, just forked, die with `parent`: a failed test leaves no run behind.
@@ -38,7 +39,7 @@ std::vector<int> children_named(int pid, const std::string& name);
 /// Waits for the one child process of `pid` with that name: a child names itself some time after it was forked.
 int child_named(int pid, const std::string& name);
 
-/// Returns whether SIGSTOP has stopped it, which takes a while on a busy machine.
+/// Returns whether SIGSTOP has stopped the process, which takes a while on a busy machine.
 bool stopped(int pid);
 
 /// Waits until `holds` returns true; returns its last result. Gives up after 100 seconds, before CTest's limit; a slow

@@ -23,7 +23,7 @@ TEST_CASE("a launcher that is SIGKILLed leaves no rank and no child of a rank") 
   CHECK(all_gone(pids));
 }
 
-// Ten grandchildren remained when the guardian was killed first.
+// A regression: ten grandchildren remained when the guardian was killed first.
 TEST_CASE("a launcher whose guardian was killed starts another, and leaves no process when it is killed as well") {
   const Scratch scratch;
   const int launcher = start_launcher(
@@ -56,8 +56,8 @@ TEST_CASE("a launcher whose guardian was killed starts another, and leaves no pr
   CHECK(all_gone(grandchildren));
 }
 
-// Such processes were once killed silently, and the run counted as done: a command that ended in "python train.py &"
-// had trained nothing.
+// A regression: such processes were killed silently, and the run counted as done. A command that ended in "python
+// train.py &" had then trained nothing.
 TEST_CASE("a rank that exits with 0 and leaves processes running has failed: they are named and killed") {
   const Scratch scratch;
   std::string left;
@@ -67,7 +67,7 @@ TEST_CASE("a rank that exits with 0 and leaves processes running has failed: the
   }
   for (const bool explain : {true, false}) {
     std::filesystem::remove(scratch.path() + "/child.0");
-    // The process has its own name only since exec.
+    // The process has its own name only after exec, so the script waits for that.
     const std::string named = "; until [ \"$(cat /proc/$(cat $DIR/child.0)/comm)\" = sleep ]; do sleep 0.01; done";
     const int launcher = start_launcher(scratch.path(), {left + named + "; exit 0", "sleep 0.1"},
                                         {.grace_seconds = 1, .max_restarts = 3, .explain = explain});

@@ -1,4 +1,4 @@
-// A run in a .tar.gz, read by the system's tar.
+// Tests of a run that is packed into a .tar.gz, which the system's tar reads.
 #include "launcher/log_bundle.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Many ranks' logs in order of time, and the user's syntax to select among them.
+// Tests of the merge of many ranks' logs in order of time, and of the user's syntax to select among them.
 #include "launcher/log_merge.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,5 @@
-// From a rank's pipe to its log files: every byte, whole lines, bounded files, full disks, restarts.
+// Tests of the way from a rank's pipe to its log files: every byte arrives, lines are whole, files are bounded, disks
+// may be full, ranks may restart.
 #include "launcher/log_pipe.h"
 
 #include <doctest/doctest.h>
@@ -35,7 +36,7 @@ std::vector<TimesRecord> times_of(const LogFiles& files, int number = LogFiles::
   return records;
 }
 
-/// While it lives, no file of a process grows beyond `bytes`: what a full disk does to a write.
+/// While this object exists, no file of this process grows beyond `bytes`, so that writes fail as on a full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes, int pid = getpid()) : pid_(pid) {
@@ -293,7 +294,7 @@ TEST_CASE("a full disk is reported once for all ranks, and so is its end, with t
   CHECK(notices.size() == 2);
 }
 
-// Draining used to continue while there was anything to drain, and only then was the next rank started.
+// A regression: draining continued as long as there was anything to drain, and only then was the next rank started.
 TEST_CASE("a rank that floods its output does not keep others from starting") {
   const Scratch scratch;
   const int launcher = start_launcher(

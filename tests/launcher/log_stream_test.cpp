@@ -1,5 +1,5 @@
-// Reading a stream back: from files that are rotated and deleted meanwhile, with times that are whole, truncated, wrong
-// or missing.
+// Tests of reading a stream back from files that are rotated and deleted meanwhile, with times that are whole,
+// truncated, wrong or missing.
 #include "launcher/log_stream.h"
 
 #include <doctest/doctest.h>

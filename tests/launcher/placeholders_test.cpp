@@ -1,4 +1,4 @@
-// Placeholders in braces, which a host replaces.
+// Tests of placeholders in braces, which a host replaces.
 #include "launcher/hosts/placeholders.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// PMI 1.1, with a simulated mpiexec at the other end of the socket.
+// Tests of PMI 1.1 with a simulated mpiexec at the other end of the socket.
 #include "launcher/clusters/pmi.h"
 
 #include <doctest/doctest.h>
@@ -18,7 +18,8 @@ using namespace trainctl::clusters;
 
 namespace {
 
-/// Both processes' ends, and a thread that serves them as Hydra does: a barrier is answered when all have asked.
+/// The ends of both processes, and a thread that serves them as Hydra does: it answers a barrier when all processes
+/// have asked for it.
 class Mpiexec {
  public:
   explicit Mpiexec(int processes) {
@@ -46,7 +47,7 @@ class Mpiexec {
   }
   void say(int fd, const std::string& text) {
     const std::string line = text + "\n";
-    // In two pieces: a reader must wait for the end of a line.
+    // The line is sent in two pieces, because a reader must wait for the end of the line.
     if (write(fd, line.data(), 4) != 4) return;
     std::this_thread::yield();
     if (write(fd, line.data() + 4, line.size() - 4) < 0) return;
@@ -57,7 +58,7 @@ class Mpiexec {
   }
   void serve() {
     std::map<std::string, std::string> values;
-    // In turn: all processes make the same calls.
+    // The processes are served in turn, since all of them make the same calls.
     for (bool left = true; left;) {
       left = false;
       std::vector<int> waiting;

@@ -12,7 +12,7 @@ using namespace trainctl::hosts;
 
 namespace {
 
-/// Each host runs one and the same script in place of a probe.
+/// Hosts on each of which the same script runs in place of a probe.
 class FakeHosts : public Transport {
  public:
   explicit FakeHosts(std::string script) : script_(std::move(script)) {}

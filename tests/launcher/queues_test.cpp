@@ -1,4 +1,4 @@
-// Spot notices of clouds, and the environments of PBS and LSF.
+// Tests of spot notices of clouds, and of the environments of PBS and LSF.
 #include <doctest/doctest.h>
 
 #include <cstdlib>

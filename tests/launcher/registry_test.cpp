@@ -1,4 +1,4 @@
-// The registry of runs and its contents.
+// Tests of the registry of runs and its contents.
 #include "launcher/registry.h"
 
 #include <doctest/doctest.h>
@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A registry for one test.
+/// A registry that only one test uses.
 struct OwnRegistry {
   Scratch scratch;
   OwnRegistry() {

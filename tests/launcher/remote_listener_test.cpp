@@ -1,4 +1,4 @@
-// Remote-execution listeners on loopback: scripts that they run, the job's token, and how they end.
+// Tests of remote-execution listeners on loopback: the scripts that they run, the job's token, and how they end.
 #include "launcher/clusters/remote_listener.h"
 
 #include <doctest/doctest.h>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* kToken = "0123456789abcdef0123456789abcdef";
 
-/// A listener in its own process.
+/// A listener in a process of its own.
 struct RemoteListener {
   ListenerAddress address;
   pid_t pid;
@@ -47,7 +47,7 @@ struct RemoteListener {
   }
 };
 
-/// Output of the script behind the listener, which reads `input`.
+/// Returns the output of the script that the listener runs; `input` is the script's input.
 std::string dialled(const ListenerAddress& address, const std::string& script, const std::string& input) {
   int in[2], out[2];
   REQUIRE(pipe(in) == 0);
@@ -173,7 +173,7 @@ TEST_CASE("a listener whose launcher is connected ends with the run and its exit
   CHECK(listener.end() == 5);
 }
 
-// A pod whose launcher was lost, or never came, ignored SIGTERM until it was killed.
+// A regression: a pod whose launcher was lost, or never came, ignored SIGTERM until it was killed.
 TEST_CASE("a listener without a launcher ends at SIGTERM, and one that loses its launcher ends at once") {
   constexpr double kOrphanSeconds = 0.1;
   RemoteListener listener(kOrphanSeconds);

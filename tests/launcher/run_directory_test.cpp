@@ -1,4 +1,4 @@
-// Run folders and error.json.
+// Tests of run folders and of error.json.
 #include "launcher/run_directory.h"
 
 #include <doctest/doctest.h>
@@ -121,7 +121,7 @@ TEST_CASE("a broken error.json is ignored") {
   CHECK_FALSE(parse_rank_error("{\"kind\": 3}").has_value());
 }
 
-// Found by fuzzing: a step outside the range of integers was converted.
+// A regression found by fuzzing: a step outside the range of integers was converted.
 TEST_CASE("numbers in error.json that do not fit their type are ignored") {
   const auto error = parse_rank_error(R"({"kind": "comm", "step": 3e33, "missing": [1, 1e99, "x", 5000000000, 2]})");
   REQUIRE(error.has_value());

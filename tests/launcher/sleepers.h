@@ -1,4 +1,4 @@
-// Scripts of ranks that sleep, and checks that none of their processes remains.
+// Scripts for ranks that sleep, and checks that none of their processes remains.
 #pragma once
 
 #include <algorithm>
@@ -7,9 +7,9 @@
 
 #include "tests/launcher/launcher_process.h"
 
-/// Writes its pid to DIR/pid.<RANK>, then sleeps; it has a child that sleeps too.
+/// A script that writes its pid to DIR/pid.<RANK> and then sleeps. It has a child that sleeps too.
 inline const char* const kSleeper = "sleep 1000 & echo $! > $DIR/child.$RANK; echo $$ > $DIR/pid.$RANK; wait";
-/// The same, but ignores SIGTERM.
+/// The same script, except that it ignores SIGTERM.
 inline const char* const kDeaf =
     "trap '' TERM; sleep 1000 & echo $! > $DIR/child.$RANK; echo $$ > $DIR/pid.$RANK; while :; do wait; done";
 
@@ -22,7 +22,7 @@ inline std::vector<int> pids_of(const std::string& dir, int ranks) {
   return pids;
 }
 
-/// A process dies a moment after it was sent SIGKILL.
+/// Returns whether all of these processes have ended. A process dies only a moment after it was sent SIGKILL.
 inline bool all_gone(const std::vector<int>& pids) {
   return eventually([&] { return std::none_of(pids.begin(), pids.end(), [](int pid) { return alive(pid); }); });
 }

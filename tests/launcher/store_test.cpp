@@ -1,4 +1,4 @@
-// The store and its protocol, over real sockets.
+// Tests of the store and its protocol over real sockets.
 #include "launcher/store.h"
 
 #include <arpa/inet.h>
@@ -32,7 +32,7 @@ class Server {
     thread_.join();
   }
   uint16_t port() const { return store_.port(); }
-  /// False: the store is full.
+  /// Sets a key. Returns false if the store is full.
   bool put(const std::string& key, std::string value) {
     return boost::asio::post(loop_, std::packaged_task<bool()>([&] { return store_.put(key, std::move(value)); }))
         .get();
@@ -59,7 +59,7 @@ class RawSocket {
   RawSocket& operator=(const RawSocket&) = delete;
   ~RawSocket() { close(fd_); }
   void send_text(const std::string& text) const { (void)!::send(fd_, text.data(), text.size(), MSG_NOSIGNAL); }
-  /// All bytes until the server closes, or `most` of them.
+  /// Returns all bytes until the server closes the connection, but at most `most`.
   std::string receive(size_t most = SIZE_MAX) const {
     std::string all;
     char byte = 0;

@@ -1,4 +1,4 @@
-// Processes that are found by the mark in their environment.
+// Tests that processes are found by the mark in their environment.
 #include "launcher/stragglers.h"
 
 #include <doctest/doctest.h>
@@ -14,7 +14,7 @@
 
 using namespace trainctl;
 
-// During exec a process's environment is empty for a moment, so it was taken for a process without the mark.
+// A regression: during exec the environment of a process is empty for a moment, so the process seemed to have no mark.
 TEST_CASE("a process in the middle of exec is found too") {
   const Scratch scratch;
   const std::string script = scratch.path() + "/again.sh";

@@ -1,4 +1,4 @@
-// The launcher's decisions, with simulated processes and a simulated clock.
+// Tests of the launcher's decisions, with simulated processes and a simulated clock.
 #include "launcher/supervision.h"
 
 #include <doctest/doctest.h>
@@ -14,7 +14,7 @@ using namespace trainctl;
 
 namespace {
 
-/// Four ranks; records what is sent to them.
+/// Four ranks, and a record of the signals that are sent to them.
 struct SupervisionScene {
   using Limits = Supervision::Limits;
   static constexpr Limits kLimits = {.grace_seconds = 10, .settle_seconds = 0.5, .timeout_seconds = 60};
@@ -267,7 +267,7 @@ TEST_CASE("a rank that reports no progress is never silent") {
 TEST_CASE(
     "of several silent ranks the cause is a frozen one, else one that does not wait, else the one silent longest") {
   SupervisionScene scene;
-  // The look after 63 s finds all of them.
+  // The ranks are looked at after 63 s, which finds all of them silent.
   for (const int rank : {0, 1}) scene.moves(rank, 1, 1.0, true);
   scene.moves(2, 1, 3.0);
   scene.moves(3, 1, 0.5, true);
@@ -300,7 +300,7 @@ TEST_CASE("ranks that wait for each other have a moment to complain before they 
   CHECK(scene.count(SIGTERM) == 3);
 }
 
-/// Ranks 0 to 2 do without each other. Rank 3 serves them.
+/// Limits for ranks 0 to 2, which do not wait for each other, and rank 3, which serves them.
 SupervisionScene::Limits own_workers() {
   SupervisionScene::Limits limits = SupervisionScene::kLimits;
   limits.on_their_own = 3;

@@ -13,7 +13,7 @@
 
 using namespace trainctl;
 
-// The process that writes the logs is stopped, which has the same effect as a disk that does not respond.
+// Stopping the process that writes the logs has the same effect as a disk that does not respond.
 TEST_CASE("a disk that hangs delays neither a rank's end nor Ctrl-C nor a time limit, and the run ends") {
   const Scratch scratch;
   const int launcher = start_launcher(

@@ -36,7 +36,7 @@ class OneProgram : public RankProgram {
   const std::string path_;
 };
 
-/// One rank. Its end and the supervisor's next tick are in the loop's queue together.
+/// A single rank whose end and the supervisor's next tick are in the loop's queue at the same time.
 class LateRank : public RankRunner {
  public:
   explicit LateRank(boost::asio::io_context& loop) : loop_(loop), end_(loop) {}
@@ -122,7 +122,7 @@ TEST_CASE("a rank killed from outside is the cause") {
   CHECK(report.find("was killed by SIGKILL") != std::string::npos);
 }
 
-// After the launcher itself had been stopped, it named the rank with the smallest number.
+// A regression: after the launcher itself had been stopped, it named the rank with the smallest number.
 TEST_CASE("of ranks found dead at the same time, the one that was killed is the cause") {
   const Scratch scratch;
   const int launcher =

@@ -1,4 +1,4 @@
-// The error files of PyTorch's @record.
+// Tests of the error files of PyTorch's @record.
 #include "launcher/torch_error.h"
 
 #include <doctest/doctest.h>
@@ -13,7 +13,7 @@ using namespace trainctl;
 
 namespace {
 
-/// Error file in the format of ErrorHandler.record_exception.
+/// The text of an error file in the format of ErrorHandler.record_exception.
 std::string recorded(const std::string& message, const std::string& timestamp = "\"100\"") {
   return R"({"message": {"message": ")" + message + R"(", "extraInfo": {"py_callstack": "Traceback\n  f()\n", )" +
          R"("timestamp": )" + timestamp + "}}}";

@@ -9,7 +9,7 @@
 
 namespace trainctl {
 
-/// A definition and the namespaces around it, outermost first; "" is an anonymous one.
+/// A definition, and the namespaces around it, outermost first; "" stands for an anonymous namespace.
 struct Definition {
   std::vector<std::string> scopes;
   std::string text;  ///< up to the line with the first `{` or `;`, in one line

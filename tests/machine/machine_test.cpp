@@ -1,4 +1,4 @@
-// Properties of the times that a machine model predicts, and the file that describes a machine.
+// Tests of properties of the times that a machine model predicts, and of the file that describes a machine.
 #include "engine/machine/machine.h"
 
 #include <doctest/doctest.h>
@@ -21,7 +21,7 @@ KernelSample sample(double flops, double bytes, double seconds) {
   return {{std::log2(flops), std::log2(bytes)}, {.flops = flops, .bytes = bytes}, {seconds}};
 }
 
-/// start 2 us, 1e9 operations and 1e8 bytes per second.
+/// The seconds of a machine that needs 2 us to start and makes 1e9 operations and 1e8 bytes per second.
 double affine(double flops, double bytes) { return 2e-6 + flops / 1e9 + bytes / 1e8; }
 
 }  // namespace
@@ -63,7 +63,7 @@ TEST_CASE("no coefficient of a model is negative, so that more work never takes 
       samples.push_back(sample(flops, bytes, affine(flops, bytes) * noise(random)));
     }
     const KernelModel model(samples);
-    // Far from all samples, where next to nothing is interpolated.
+    // A point far from all samples, where almost nothing is interpolated.
     constexpr double kNext = 1 - 1e-6;
     const std::vector<double> far(2, 400);
     const double one = model.seconds(far, {.flops = 1e6, .bytes = 1e6}).value;
@@ -163,7 +163,7 @@ TEST_CASE(
     for (const double seconds : {1e-7, 2e-6, 1e-3}) CHECK(cost.of_kernel({seconds}, round % 2 == 0, true) > Seconds{});
     CHECK(cost.host >= Seconds{});
     CHECK(std::isfinite(cost.error));
-    // A step that takes longer than its kernels is not predicted to take less than they do, and the reverse.
+    // If a step took longer than its kernels alone, the prediction is not shorter than the kernels, and the reverse.
     if (samples.size() == 1) {
       const double predicted = cost.seconds(samples[0]).value, alone = samples[0].alone.value;
       CHECK((predicted - alone) * (samples[0].measured.value - alone) >= -1e-15);

@@ -1,4 +1,5 @@
-// Kernel times predicted from data sheets, compared with kernels measured on an H100, and laws.
+// Tests of kernel times that are predicted from data sheets: compared with kernels measured on an H100, and general
+// laws.
 #include "engine/machine/unmeasured_time.h"
 
 #include <doctest/doctest.h>
@@ -48,7 +49,8 @@ struct Call {
   }
 };
 
-/// Errors of a machine: logarithms of predicted over measured time, for all products whose m, n and k are at least 64.
+/// The errors of a machine: for all products whose m, n and k are at least 64, the logarithm of predicted over measured
+/// time.
 struct Errors {
   double mean = 0, size = 0;
   int calls = 0;

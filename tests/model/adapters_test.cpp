@@ -1,4 +1,4 @@
-// Frozen parameters, and the layers of adapters.
+// Tests of frozen parameters and of the layers of adapters.
 #include <doctest/doctest.h>
 
 #include <algorithm>

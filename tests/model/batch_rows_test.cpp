@@ -8,7 +8,8 @@ using namespace trainctl;
 
 namespace {
 
-/// "dim 1 of [4, 8, 3]", with "outer" if the batch is behind another dim; data is [8, ..].
+/// The dim of the batch as text, such as "dim 1 of [4, 8, 3]", with "outer" if the batch is merged behind another dim.
+/// The data are [8, ..].
 std::string place(const Graph& graph, const std::string& name) {
   const Tensor& t = tensor(graph, name);
   if (t.batch.dim < 0) return "nowhere in " + to_string(t.shape);
@@ -156,7 +157,7 @@ TEST_CASE("the shape of a weight or a running statistic cannot depend on the bat
   }
   for (const char* layer : {"layer_norm, affine: false", "softmax", "relu", "dropout"})
     CHECK(problems(turned + "  - {name: w, type: " + layer + "}\n").empty());
-  // The batch in a merged dim, and rows that a reshape has split.
+  // The batch is in a merged dim, and a reshape splits its rows.
   const std::string merged =
       "network:\n  - {name: t, type: transpose, perm: [1, 0, 2]}\n  - {name: m, type: flatten}\n";
   CHECK(problems(merged + "  - {name: w, type: dense, units: 3}\n", {.shape = {4, 3}}).size() == 1);

@@ -1,4 +1,4 @@
-// The graph of a job: forward, loss, backward, updates.
+// Tests of the graph of a job: forward pass, loss, backward pass and updates.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -76,7 +76,7 @@ TEST_CASE("the loss is the mean over the global batch: micro-batches share the s
 }
 
 TEST_CASE("the last op of a loss of several ops has the scale of the mean, and the fields that its kernel reads") {
-  // dice's `activation` is not an epilogue's.
+  // The field `activation` of dice is no activation of an epilogue.
   const Graph graph =
       build("network:\n  - {name: out, type: dense, units: 3}\nloss: {type: dice, activation: sigmoid}\n",
             {.shape = {4, 5}, .label = {4, 3}});
@@ -209,6 +209,19 @@ TEST_CASE("hybrid_parallel builds one rank's part") {
 
   const Graph full = build(network + parallel + ", full_batch: true}\nlaunch: {ranks: 2}\n", {.label = {8}});
   CHECK(tensor(full, "data").shape == Shape{4, 12});
+}
+
+TEST_CASE("ranks of hybrid_parallel that read the same rows count a summed loss once") {
+  const auto scale = [](const std::string& parallel) {
+    const Graph graph = build(
+        "network: [{name: fc, type: dense, units: 8}]\nloss: {type: mae, reduction: sum, weight: 0.5}\nparallel: {mode: "
+        "hybrid_parallel" +
+            parallel + "}\nlaunch: {ranks: 2}\n",
+        {.label = {8}});
+    return graph.nodes[graph.tensors[graph.loss].producer].attrs.number("scale");
+  };
+  CHECK(scale("") == doctest::Approx(0.5));
+  CHECK(scale(", full_batch: true") == doctest::Approx(0.25));
 }
 
 TEST_CASE("a repeated module builds layers with full names") {

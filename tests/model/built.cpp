@@ -1,4 +1,4 @@
-// Builds the graphs of jobs that are written as text.
+// Builds the graphs of jobs that are written as text in tests.
 #include "tests/model/built.h"
 
 #include <fmt/format.h>
@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-/// The data set's line of the job, for the shapes in `data`.
+/// The line of the job with the data set, for the shapes in `data`.
 std::string dataset(const Data& data) {
   return fmt::format("dataset: {{type: random, shape: {}, dtype: {}, label_dtype: {}, classes: 9, batch: 8}}\n",
                      to_string(data.shape), data.integer ? "i32" : "f32", data.integer_label ? "i32" : "f32");

@@ -1,4 +1,4 @@
-// Graphs of jobs written as text.
+// Builds the graphs of jobs that are written as text in tests.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The graphs of text generation: which ops take the place of which, and the layers that are refused.
+// Tests of the graphs of text generation: which ops replace which, and the layers that are refused.
 #include "engine/model/generation.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Every layer type builds, trains if it has weights, and its output has the expected shape.
+// Tests that every layer type builds, that it trains if it has weights, and that its output has the expected shape.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -15,7 +15,8 @@ namespace {
 
 bool is_collective(const std::string& type) { return find_op(type) != nullptr && get_op(type).collective.has_value(); }
 
-/// A job around the row's layer; its graph has passed verify_graph. A layer of ids is read by a dense layer `last`.
+/// The graph of a job around the layer of the row; verify_graph has accepted it. If the layer makes ids, a dense layer
+/// `last` reads its output.
 Graph build_row(const LayerCase& row, const std::string& precision) {
   const std::string type = row.type, fields = row.fields;
   const int64_t outputs = num_elements(row.shape);
@@ -42,7 +43,7 @@ network:
                      "}\nloss: {type: mse, input: " + row.output + "}\n";
   if (fields.find("square") != std::string::npos)
     text.insert(text.find("  - {name: layer"), "  - {name: square, type: dense, units: 12, inputs: [first]}\n");
-  // Other shapes of `first`, for layers that need them.
+  // Reshapes `first` for layers that need an input of another shape.
   for (const auto& [name, shape] : {std::pair{"rows", "[3, 4]"}, std::pair{"one", "[1, 12]"}}) {
     if (fields.find(std::string("[") + name + "]") == std::string::npos) continue;
     const std::string reshaped =
@@ -52,7 +53,8 @@ network:
   if (is_collective(type)) {
     text += "parallel: {mode: hybrid_parallel, full_batch: true}\nlaunch: {ranks: 4}\n";
   }
-  // The labels are as many as the layer's outputs, even if they do not belong to samples here.
+  // The number of labels is made equal to the number of the layer's outputs, even if these do not belong to samples
+  // here.
   if (outputs % 8 != 0) {
     const size_t loss = text.find("loss:");
     text.replace(loss, text.find('\n', loss) - loss, std::string("print: [") + row.output + "]");

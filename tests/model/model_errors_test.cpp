@@ -1,4 +1,4 @@
-// Jobs whose shapes do not fit: every problem with the layer's line and column.
+// Tests of jobs whose shapes do not fit: every problem is reported with the layer's line and column.
 #include <doctest/doctest.h>
 
 #include "engine/base/text.h"

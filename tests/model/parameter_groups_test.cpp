@@ -1,4 +1,4 @@
-// Groups of parameters: which patterns decide, and layers with several outputs in the graph.
+// Tests of groups of parameters: which patterns decide, and layers with several outputs in the graph.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The cases of every family in all_ops.def.
+// Collects the cases of every family of ops in all_ops.def.
 #include <algorithm>
 #include <cstdlib>
 #include <sstream>
@@ -18,7 +18,7 @@ namespace trainctl {
 
 namespace {
 
-/// The families in TRAINCTL_OP_CASES, separated by commas; all if unset.
+/// The families that TRAINCTL_OP_CASES names, separated by commas; all families if it is not set.
 std::vector<FamilyCases> wanted() {
   const std::span<const FamilyCases> all = all_cases();
   const char* const set = std::getenv("TRAINCTL_OP_CASES");

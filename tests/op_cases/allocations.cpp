@@ -1,4 +1,4 @@
-// The global operator new, with a counter.
+// Replaces the global operator new by one that counts its calls.
 #include "tests/op_cases/allocations.h"
 
 #include <atomic>

@@ -15,9 +15,10 @@ class CaseDevice {
  public:
   virtual ~CaseDevice() = default;
 
-  /// A kernel on operands in host memory, including `scalars`; operands with the same data also share memory on the
-  /// device. Each run reads the operands' current contents, outputs included, and writes the kernel's results back.
-  /// Fails if the kernel writes outside its operands, or keeps memory that it may not.
+  /// Prepares a kernel on operands in host memory; operands include `scalars`. Operands with the same data also share
+  /// memory on the device. Each call of the result reads the current contents of the operands, outputs included, runs
+  /// the kernel, and writes its results back. It fails if the kernel writes outside its operands, or keeps memory that
+  /// it may not keep.
   virtual std::function<void()> prepare(const std::string& op, const KernelCall& call) const = 0;
 };
 

@@ -1,4 +1,5 @@
-// Expressions of element-wise chains, and the CPU kernel that evaluates them: bit for bit like the single kernels.
+// Tests of the expressions of element-wise chains, and of the CPU kernel that evaluates them: its bits are those of the
+// single kernels.
 #include <doctest/doctest.h>
 
 #include <vector>
@@ -13,7 +14,7 @@ namespace {
 
 using ElementwiseFloats = std::vector<float>;
 
-/// Rows 1 to 3 and columns 4 to 40 of a tensor [5, 700], or sizes around the kernel's blocks.
+/// A layout: rows 1 to 3 and columns 4 to 40 of a tensor [5, 700], or sizes around those of the kernel's blocks.
 struct Layout {
   Shape shape, whole, offset;
 };

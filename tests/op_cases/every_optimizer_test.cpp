@@ -1,4 +1,4 @@
-// One update of each optimizer through all of its kernels: one for most, four for adafactor.
+// Tests one update of each optimizer through all of its kernels: one kernel for most optimizers, four for adafactor.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ TensorArg update_arg(UpdateFloats& values, DType dtype = DType::f32) {
   return {values.data(), dtype, shape, shape, {0}};
 }
 
-/// The optimizers of the list, and those of the parameters that they do not suit.
+/// The optimizers of the list, and the optimizers that update parameters for which they are not suited.
 std::vector<const OptimizerDef*> optimizers_and_companions() {
   std::vector<const OptimizerDef*> all;
   for (const OptimizerDef* def : all_optimizers()) {
@@ -63,7 +63,7 @@ struct UpdatedParameter {
     return static_cast<size_t>(elements);
   }
 
-  /// `given`: the gradient, and the squared norm of all gradients if the attrs need it.
+  /// Updates the parameter. `given` has the gradient, and the squared norm of all gradients if the attributes need it.
   void update(std::vector<TensorArg> given, Attrs attrs, const StepScalars& scalars) {
     if (optimizer.def.sums != nullptr) return update_with_sums(given, attrs, scalars);
     std::vector<TensorArg> out = weights_and_states();
@@ -91,8 +91,8 @@ struct UpdatedParameter {
     return out;
   }
 
-  /// One update by an optimizer that needs sums over the parameter (adafactor): sums, states, norms, then the update
-  /// itself. `given`: the gradient and the squared norm.
+  /// One update by an optimizer that needs sums over the parameter (adafactor). The kernels compute the sums, the
+  /// states, the norms, then the update itself. `given` has the gradient and the squared norm.
   void update_with_sums(const std::vector<TensorArg>& given, Attrs attrs, const StepScalars& scalars) {
     const ParameterSums& def = *optimizer.def.sums;
     Ints place{0, 0, 1, kUpdatedWeights, kUpdatedWeights, 0};
@@ -178,7 +178,7 @@ TEST_CASE("every optimizer clips by value, divides by the loss scale, and skips 
     CHECK_FALSE(updated(g, 1, skips) == UpdatedParameter(optimizer, 0.25f));
     CHECK(updated(g, kInfinity, skips) == UpdatedParameter(optimizer, 0.25f));
     CHECK(updated(g, std::numeric_limits<float>::quiet_NaN(), skips) == UpdatedParameter(optimizer, 0.25f));
-    // Gradients of a scaled loss: a power of two changes no bit.
+    // The gradients of a scaled loss: a scale that is a power of two changes no bit.
     UpdateFloats scaled = g;
     for (float& x : scaled) x *= 1024;
     for (Attrs attrs : {Attrs{}, Attrs{{"clip_norm", 0.5}}, Attrs{{"clip_value", 0.1}}}) {

@@ -1,4 +1,4 @@
-// The states of a router: the load of a step, and the bias that follows from the load of the step before.
+// Tests of the states of a router: the load of a step, and the bias that follows from the load of the previous step.
 #include <doctest/doctest.h>
 
 #include <vector>
@@ -46,7 +46,7 @@ TEST_CASE("the first micro-batch of a step moves the bias of each expert towards
 }
 
 TEST_CASE("what is reported of a load is relative to equal loads") {
-  // 4 tokens with 2 experts each; probabilities 1/4 each.
+  // The report for 4 tokens with 2 experts each, where all probabilities are 1/4.
   const ExpertReport equal = expert_report({2, 2, 2, 2, 1, 1, 1, 1, 5.5F, 0, 0}, 2);
   CHECK(equal.max_load == 1);
   CHECK(equal.min_load == 1);

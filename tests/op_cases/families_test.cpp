@@ -1,5 +1,5 @@
-// Walks all_ops.def: a family has its kernels on each device, an example, and everything that the tests need, all
-// in its own folder.
+// Tests every family in all_ops.def: it has its kernels on each device, an example, and everything that the tests need,
+// all in its own folder.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -33,8 +33,8 @@ std::string cases_file(const FamilyCases& family) {
   return "engine/ops/" + folder + "/" + folder + "_cases.cpp";
 }
 
-/// The text of the family's file of CUDA kernels, which a build without CUDA does not compile. Empty if there is
-/// none.
+/// The text of the family's file of CUDA kernels, which a build without CUDA does not compile; empty if there is no
+/// such file.
 std::string cuda_source(const std::string& folder) {
   for (const char* extension : {".cu", ".cpp"}) {
     const fs::path file = fs::path(TRAINCTL_SOURCE_DIR) / "engine/ops" / folder / (folder + "_cuda" + extension);
@@ -45,7 +45,7 @@ std::string cuda_source(const std::string& folder) {
   return "";
 }
 
-/// Ops whose kernels the rows run.
+/// The ops whose kernels the rows run.
 Names ops_run_by(const std::vector<OpCase>& rows) {
   Names run;
   for (const OpCase& row : rows)
@@ -53,7 +53,7 @@ Names ops_run_by(const std::vector<OpCase>& rows) {
   return run;
 }
 
-/// The kernels of the family's ops, then its own.
+/// The kernels of the family's ops, followed by the family's own kernels.
 std::vector<const KernelDef*> kernels_of(const OpFamily& family) {
   std::vector<const KernelDef*> kernels;
   for (const OpDef* op : family.ops)
@@ -99,7 +99,7 @@ TEST_CASE("every op has a row, a reference, a rule and a gradient in its family'
     for (const OpDef* op : family.family.ops) {
       const std::string name = op->name;
       CAPTURE(name);
-      // Ops that only occur in backward passes, under the rule of the tensors that they are the gradients of.
+      // Ops that occur only in backward passes follow the rule of the tensors whose gradients they compute.
       const bool backward_alone = op->backward == nullptr && emitted.contains(name);
       if (!op->collective) CHECK_MESSAGE((backward_alone ? run_by_any : run).contains(name), "no row runs the op");
       if (op->backward != nullptr) CHECK_MESSAGE(gradients.contains(name), "no gradient row of the op");

@@ -53,7 +53,7 @@ struct NamedRow {
   Doubles x;
 };
 
-/// Rows of n numbers of `type`, by what is special about them.
+/// Rows of n numbers of `type`, by a name that says what is special about each.
 std::vector<NamedRow> far_rows(int64_t n, DType type) {
   const double most = type == DType::f32 ? double{std::numeric_limits<float>::max()} : 0x1.fep127, none = INFINITY;
   const auto row = [&](auto f) {
@@ -111,7 +111,8 @@ double loss_of(const Doubles& x, size_t label) {
   return std::log(sum) + (top - x[label]);
 }
 
-/// Relative to the largest expected number, or to `least`; NaNs and infinities must be the same.
+/// Compares results. Errors are relative to the largest expected number, or to `least` if that is larger; NaNs and
+/// infinities must be the same.
 void check_near(const Doubles& got, const Doubles& expected, double least, double tolerance) {
   REQUIRE(got.size() == expected.size());
   double largest = least, worst = 0;
@@ -131,7 +132,7 @@ void check_near(const Doubles& got, const Doubles& expected, double least, doubl
 
 double tolerance(DType type) { return type == DType::f32 ? 1e-5 : 1e-2; }
 
-/// softmax and its gradient of kRows equal rows x, or of equal columns, against double.
+/// Compares softmax and its gradient of kRows equal rows x, or of equal columns, with a computation in double.
 void check_softmax(const CaseDevice& device, DType type, const Doubles& x, const Doubles& dy, bool columns) {
   const auto n = static_cast<int64_t>(x.size());
   const Shape shape = columns ? Shape{n, kRows} : Shape{kRows, n};
@@ -159,7 +160,8 @@ void check_softmax(const CaseDevice& device, DType type, const Doubles& x, const
   check_near(grad.values(), tensor(dx), likeliest, tolerance(type));
 }
 
-/// The loss and its gradient of logits that are x in each row, for the first, a middle and the last class as label.
+/// Compares the loss and its gradient. The logits of each row are x, and the labels are the first, a middle and the
+/// last class.
 void check_loss(const CaseDevice& device, DType type, const Doubles& x) {
   const auto n = static_cast<int64_t>(x.size());
   const Doubles labels = {0, static_cast<double>(n / 2), static_cast<double>(n - 1)}, y = softmax_of(x);
@@ -190,7 +192,7 @@ void check_loss(const CaseDevice& device, DType type, const Doubles& x) {
   }
 }
 
-/// Combining the statistics of two parts of a row gives the result of the whole row.
+/// Number of parts of a row. Combining the statistics of the parts must give the result of the whole row.
 constexpr int64_t kParts = 2;
 
 int64_t first_of(int64_t part, int64_t n) { return part * (n / 2); }
@@ -210,7 +212,7 @@ void append(Doubles& all, const Operand& more) {
   all.insert(all.end(), values.begin(), values.end());
 }
 
-/// softmax of a row that kParts ranks share: statistics of each part, then the parts of the result.
+/// Checks softmax of a row that kParts ranks share: first the statistics of each part, then the parts of the result.
 void check_softmax_in_parts(const CaseDevice& device, DType type, const Doubles& x) {
   const auto n = static_cast<int64_t>(x.size());
   const Doubles y = softmax_of(x);
@@ -238,7 +240,7 @@ void check_softmax_in_parts(const CaseDevice& device, DType type, const Doubles&
   check_near(got, y, 0, tolerance(type));
 }
 
-/// The loss of a row whose classes kParts ranks share.
+/// Checks the loss of a row whose classes kParts ranks share.
 void check_loss_in_parts(const CaseDevice& device, DType type, const Doubles& x) {
   const auto n = static_cast<int64_t>(x.size());
   const Doubles y = softmax_of(x);

@@ -1,4 +1,4 @@
-// Softmax and its loss for masked rows and for numbers far from 0.
+// Tests of softmax and its loss for masked rows and for numbers far from 0.
 #include "tests/op_cases/far_rows.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Images in either arrangement, for the naive references of conv2d and the pools.
+// Images with channels first or last, for the naive references of conv2d and the pools.
 #pragma once
 
 #include "engine/ops/images.h"
@@ -7,10 +7,10 @@
 
 namespace trainctl {
 
-/// Kernels of oneDNN: why OpCases::allocating has them.
+/// The reason why OpCases::allocating lists kernels of oneDNN.
 inline constexpr const char* kOneDnnAllocates = "oneDNN 2.6 makes small allocations at each execution";
 
-/// The attrs, for images that are channels last or not.
+/// Adds the format to the attributes: channels last, or not.
 inline Attrs in_format(Attrs attrs, bool channels_last) {
   if (channels_last) attrs.set("channels_last", true);
   return attrs;
@@ -43,7 +43,7 @@ inline Pixel pixel_of(const Index& i, bool channels_last) {
   return channels_last ? Pixel{i[0], i[3], i[1], i[2]} : Pixel{i[0], i[1], i[2], i[3]};
 }
 
-/// Elements from one image, channel, row and column to the next.
+/// The number of elements from one image, channel, row and column to the next.
 struct Strides {
   int64_t n, c, h, w;
 
@@ -57,7 +57,7 @@ inline bool is_inside(const Images& x, int64_t h, int64_t w) {
   return h >= 0 && w >= 0 && h < x.size[0] && w < x.size[1];
 }
 
-/// 0 outside of the image.
+/// The value of a pixel; 0 outside of the image.
 inline double pixel_or_zero(const Tensor64& x, bool channels_last, int64_t n, int64_t c, int64_t h, int64_t w) {
   if (!is_inside(Images::of(x.shape, channels_last), h, w)) return 0;
   return at(x, channels_last ? Index{n, h, w, c} : Index{n, c, h, w});

@@ -18,7 +18,7 @@ using Fill = CaseOperand::Fill;
 
 bool has_words(const CaseOperand& operand) { return operand.fill == Fill::e4m3 || operand.fill == Fill::e5m2; }
 
-/// A word without an infinity or NaN: its bytes are below `end`.
+/// Makes a word of four 8-bit floats, none of which is an infinity or NaN: each of its bytes is below `end`.
 double word_of(double u, int end) {
   uint32_t word = 0;
   for (int byte = 0; byte < 4; ++byte, u = u * end - std::floor(u * end))
@@ -38,7 +38,7 @@ std::vector<double> numbers_of(const std::vector<double>& words, bool e5m2) {
   return numbers;
 }
 
-/// The values depend on `place`, the operand's index among all.
+/// The initial values of an operand. They depend on `place`, the operand's index among all operands.
 std::vector<double> values_of(const CaseOperand& operand, uint64_t place) {
   std::vector<double> values(static_cast<size_t>(num_elements(operand.shape)));
   for (size_t i = 0; i < values.size(); ++i) {
@@ -62,7 +62,7 @@ std::vector<std::vector<double>> all_values(const KernelCase& row) {
   return all;
 }
 
-/// In host memory, which has the same size for every type.
+/// Stores the values in host memory, which has the same size for every type.
 TensorArg in_memory(const CaseOperand& operand, const std::vector<double>& values, bool wide,
                     std::vector<uint32_t>& memory) {
   memory.resize(values.size());
@@ -77,7 +77,7 @@ TensorArg in_memory(const CaseOperand& operand, const std::vector<double>& value
   return arg;
 }
 
-/// i32 has signs, but for words of 8-bit numbers.
+/// Reads values as double. i32 values are signed, except for words of 8-bit numbers.
 std::vector<double> in_double(const CaseOperand& operand, const TensorArg& arg) {
   std::vector<double> values(static_cast<size_t>(arg.size()));
   for (size_t i = 0; i < values.size(); ++i) {
@@ -90,13 +90,13 @@ std::vector<double> in_double(const CaseOperand& operand, const TensorArg& arg) 
   return values;
 }
 
-/// Results in the form in which they are compared.
+/// Converts results to the form in which they are compared.
 std::vector<double> result_of(const CaseOperand& operand, std::vector<double> values) {
   if (operand.fill == Fill::work) return {};
   return has_words(operand) ? numbers_of(values, operand.fill == Fill::e5m2) : values;
 }
 
-/// The inputs that the kernel updates. Their new values are results too, after those of the outputs.
+/// The inputs that the kernel updates. Their new values are results too, and follow those of the outputs.
 std::vector<size_t> updated_inputs(const KernelCase& row) {
   std::vector<size_t> updated;
   for (size_t i = 0; i < row.in.size(); ++i)

@@ -15,7 +15,7 @@ class KernelCaseRun {
 
   /// The outputs after this number of runs on the same memory. `wide`: bf16 operands are passed as f32.
   Results on(const CaseDevice& device, bool wide, int times) const;
-  /// The same from the family's KernelReference. Fails if there is none.
+  /// The same outputs, computed by the family's KernelReference. Fails if the family has none.
   Results naive(int times) const;
 
  private:
@@ -23,7 +23,8 @@ class KernelCaseRun {
   std::vector<std::vector<double>> values_;  ///< values of each input, then of each output
 };
 
-/// The largest difference, relative to the expected element, or to 1 if that is larger. A NaN is infinitely wrong.
+/// The largest difference, relative to the expected element, or to 1 if that is larger. A NaN counts as an infinite
+/// difference.
 double worst_part(const std::vector<double>& got, const std::vector<double>& expected);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// Every call of the families' kernel cases on the CPU.
+// Runs every call of the families' kernel cases on the CPU.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -16,7 +16,7 @@ int64_t flat(const Shape& shape, const Index& index) {
   return at;
 }
 
-/// The element of `t` that broadcasts to `index`.
+/// Returns the element of `t` that broadcasts to `index`.
 double broadcast_at(const Tensor64& t, const Index& index) {
   Index own(t.shape.size());
   const size_t skipped = index.size() - own.size();

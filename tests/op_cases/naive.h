@@ -29,37 +29,37 @@ double at(const Tensor64& t, const Index& index);
 Tensor64 make(const Shape& shape, const std::function<double(const Index&)>& value);
 Tensor64 zeros(const Shape& shape);
 
-/// f of each element of the first input.
+/// Applies f to each element of the first input.
 Outputs map(const Inputs& in, const std::function<double(double)>& f);
-/// f of the elements of two inputs, broadcast as in numpy.
+/// Applies f to the elements of two inputs, which are broadcast as in numpy.
 Outputs map_pairs(const Inputs& in, double (*f)(double, double));
-/// A loss of one prediction and its label, or its slope; of the loss's attrs.
+/// A loss of one prediction and its label, or the slope of that loss. `attrs` are the attributes of the loss.
 using PairLoss = double (*)(double prediction, double label, const Attrs& attrs);
-/// scale * sum of f(prediction, label).
+/// Computes scale * sum of f(prediction, label).
 Outputs sum_of_pairs(const Inputs& in, const Attrs& attrs, PairLoss f);
-/// The same, and its gradient scale * slope(prediction, label).
+/// Computes the same sum, and its gradient scale * slope(prediction, label).
 Outputs sum_with_slopes(const Inputs& in, const Attrs& attrs, PairLoss f, PairLoss slope);
 
-/// f of the elements of any number of inputs, broadcast.
+/// Applies f to the elements of any number of inputs, which are broadcast.
 Outputs map_all(const Inputs& in, const std::function<double(const std::vector<double>&)>& f);
-/// A function of kUnary, by its name and its attrs.
+/// Computes a function of kUnary, given its name and its attributes.
 double unary(const std::string& function, const Attrs& attrs, double x);
-/// Its slope at x.
+/// The slope of that function at x.
 double unary_slope(const std::string& function, const Attrs& attrs, double x);
 
-/// The activation of x.
+/// The value of the activation at x.
 double activated(Activation activation, double x);
-/// Its slope at the activation's input x; for relu, y gives the same.
+/// The slope of the activation at its input x. For relu the output y gives the same slope.
 double slope_at(Activation activation, double x);
 /// Applies the element-wise steps of an epilogue to a kernel's result: bias (in[2]), activation and slope (at the
 /// last input), and the activation's input if it is kept.
 Outputs with_epilogue(Tensor64 result, const Inputs& in, const Attrs& attrs);
 
-/// True if dropout keeps element i of the whole batch's tensor.
+/// Returns whether dropout keeps element i of the whole batch's tensor.
 bool keeps(double p, int64_t key, uint64_t seed, uint32_t step, size_t i);
-/// That of the step times attr learning_rate_scale.
+/// The learning rate of the step times attribute learning_rate_scale.
 double learning_rate(const StepScalars& scalars, const Attrs& attrs);
-/// The factor of gradients clipped to attr clip_norm; in[1] is their squared norm.
+/// The factor of gradients that are clipped to attribute clip_norm. in[1] is their squared norm.
 double clip_scale(const Inputs& in, const Attrs& attrs);
 
 }  // namespace naive

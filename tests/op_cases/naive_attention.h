@@ -1,4 +1,5 @@
-// Attention and the kernels around it as naive loops in double, with which attention_cases.cpp compares kernels.
+// Attention and the kernels around it, computed with naive loops in double. attention_cases.cpp compares kernels with
+// these.
 #pragma once
 
 #include <cmath>
@@ -13,7 +14,7 @@ namespace trainctl::naive_attention {
 
 using namespace naive;
 
-/// The features of each head by index, wherever the inputs have them.
+/// Gives access to the features of each head by index, wherever the inputs store them.
 struct NaiveHeads {
   const Inputs& in;
   int64_t t, s, g, r, d, e;  ///< e: features of a head of values
@@ -56,7 +57,7 @@ struct NaiveHeads {
     const Shape& shape = in[input].shape;
     return in[input].values[(b * shape[1] + row) * shape[2] + feature];
   }
-  /// which: 1 of the keys, 2 of the values
+  /// A feature of key (`which` 1) or value (`which` 2) number j of a head.
   double key(int64_t which, int64_t b, int64_t j, int64_t head, int64_t feature) const {
     if (!packed) return of(static_cast<size_t>(which), b, j, head * (which == 1 ? d : e) + feature);
     const int64_t block = side_by_side ? g * r + (which - 1) * g + head : head * (r + 2) + r + which - 1;
@@ -68,7 +69,7 @@ struct NaiveHeads {
 inline double added_to_score(const NaiveHeads& n, const Attrs& attrs, int64_t b, int64_t h, int64_t i, int64_t j) {
   double sum = 0;
   if (attrs.flag(kAlibi)) {
-    // With 12 heads: 2^-1 to 2^-8, then 2^-0.5, 2^-1.5, 2^-2.5 and 2^-3.5.
+    // With 12 heads the slopes of ALiBi are 2^-1 to 2^-8, then 2^-0.5, 2^-1.5, 2^-2.5 and 2^-3.5.
     int64_t power = 1;
     while (power * 2 <= n.g * n.r) power *= 2;
     const double step = 8.0 / static_cast<double>(power);
@@ -83,7 +84,7 @@ inline double added_to_score(const NaiveHeads& n, const Attrs& attrs, int64_t b,
   return sum + bias.values[((index(b, dims.b) * dims.h + index(h, dims.h)) * dims.r + index(i, dims.r)) * dims.k + j];
 }
 
-/// The factor that dropout gives to the weight of key j.
+/// The factor by which dropout multiplies the weight of key j.
 inline double factor_of_dropout(const NaiveHeads& n, const Attrs& attrs, int64_t b, int64_t h, int64_t i, int64_t j) {
   const double p = attrs.number(kScoreDropout, 0);
   if (p == 0) return 1;
@@ -93,7 +94,7 @@ inline double factor_of_dropout(const NaiveHeads& n, const Attrs& attrs, int64_t
   return kept ? 1 / (1 - p) : 0;
 }
 
-/// out [b, t, heads * e] and the log-sum-exp of each row [b, g, r, t], row by row.
+/// Computes out [b, t, heads * e] and the log-sum-exp of each row [b, g, r, t], row by row.
 inline Outputs attention(const Inputs& in, const Attrs& attrs) {
   const NaiveHeads n(in, attrs);
   const int64_t batch = in[0].shape[0], heads = n.g * n.r;
@@ -131,7 +132,8 @@ inline Outputs attention(const Inputs& in, const Attrs& attrs) {
   return out;
 }
 
-/// dy, out, logs, sinks; dy and out are in the order of ranks.
+/// Computes the gradient of the sinks. The inputs are dy, out, logs and sinks; dy and out are in the order of the
+/// ranks' rows.
 inline Outputs sinks_grad(const NaiveCall& call) {
   const Shape& shape = call.in[0].shape;
   const int64_t heads = call.in[3].shape[0], t = shape[1], e = shape[2] / heads;
@@ -150,7 +152,7 @@ inline Outputs sinks_grad(const NaiveCall& call) {
 
 inline Outputs attention_call(const NaiveCall& call) { return attention(call.in, call.attrs); }
 
-/// out, logs of two blocks of keys.
+/// Merges the results of two blocks of keys. The inputs are out and logs of each block.
 inline Outputs merged(const NaiveCall& call) {
   const Shape& logs = call.in[1].shape;
   const int64_t heads = logs[1] * logs[2], t = logs[3], e = call.in[0].shape[2] / heads;
@@ -184,7 +186,7 @@ inline Outputs reordered(const NaiveCall& call) {
   return out;
 }
 
-/// The gradients of calls in which no row sees a key.
+/// The gradients of calls in which no row attends to any key.
 inline Outputs unseen_grad(const NaiveCall& call) {
   Outputs out;
   for (const Tensor64& before : call.before) out.push_back(zeros(before.shape));

@@ -1,4 +1,6 @@
-// The layer moe as naive loops in double, with which moe_cases.cpp compares kernels.
+// The layer moe, computed with naive loops in double. moe_cases.cpp compares kernels with these. In the shapes, n is
+// the number of experts, d the features of a token, h the hidden features of an expert and k the number of experts per
+// token.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +27,7 @@ inline std::vector<double> naive_scores(const std::vector<double>& logits, bool 
   return s;
 }
 
-/// Indices in order of decreasing values; of equal values, the lower index first.
+/// The indices in order of decreasing values. If values are equal, the lower index comes first.
 inline std::vector<size_t> by_value(const std::vector<double>& values) {
   std::vector<size_t> order(values.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -53,7 +55,8 @@ inline std::vector<bool> candidates(const std::vector<double>& s, const Attrs& a
   return allowed;
 }
 
-/// logits [.., n](, bias [n]) -> weights [.., top_k], ids [.., top_k]. The bias changes only which experts are chosen.
+/// Chooses the experts of each token. Inputs: logits [.., n], optionally a bias [n]. Outputs: weights [.., top_k] and
+/// ids [.., top_k]. The bias changes only which experts are chosen, not their weights.
 inline Outputs route(const Inputs& in, const Attrs& attrs) {
   const int64_t n = in[0].shape.back(), k = attrs.integer("top_k");
   const bool sigmoid = attrs.text("score") == "sigmoid";
@@ -85,14 +88,15 @@ inline double naive_activation(ExpertActivation activation, double x) {
   return activated(Activation::gelu_tanh, x);
 }
 
-/// clamped_swiglu of a gate and the other part.
+/// The activation clamped_swiglu of a gate and its other part `up`, both clamped to 7.
 inline double naive_clamped(double gate, double up) {
   gate = std::min(gate, 7.0), up = std::clamp(up, -7.0, 7.0);
   return gate * naive_sigmoid(1.702 * gate) * (up + 1);
 }
 
-/// x [.., d], weights [.., k], ids [.., k], up [n, parts, h, d], down [n, d, h](, up_bias [n, parts, h], down_bias
-/// [n, d]) -> y [.., d]: the weighted sum of the outputs of the k experts of each token
+/// Computes the weighted sum of the outputs of the k experts of each token. Inputs: x [.., d], weights [.., k], ids
+/// [.., k], up [n, parts, h, d], down [n, d, h], optionally up_bias [n, parts, h] and down_bias [n, d]. Output: y [..,
+/// d].
 inline Outputs experts(const Inputs& in, const Attrs& attrs) {
   const Shape& up = in[3].shape;
   const int64_t parts = up[1], h = up[2], d = up[3], k = in[2].shape.back();
@@ -141,7 +145,8 @@ inline std::vector<double> row_of(const Tensor64& tensor, int64_t row) {
   return {tensor.values.begin() + row * n, tensor.values.begin() + (row + 1) * n};
 }
 
-/// logits [.., n], ids [.., k](, ids after drop_pairs) -> the sums that LoadPlaces lists
+/// Computes the load of the experts. Inputs: logits [.., n], ids [.., k], optionally the ids after drop_pairs. Output:
+/// the sums that LoadPlaces lists.
 inline Outputs expert_load(const Inputs& in, const Attrs& attrs) {
   const int64_t n = in[0].shape.back(), k = in[1].shape.back();
   const LoadPlaces at{n};
@@ -162,7 +167,7 @@ inline Outputs expert_load(const Inputs& in, const Attrs& attrs) {
   return out;
 }
 
-/// ids [b, .., k] -> counts [b, n]: how many tokens of each sequence chose each expert
+/// Counts how many tokens of each sequence chose each expert. Input: ids [b, .., k]. Output: counts [b, n].
 inline Outputs sequence_load(const Inputs& in, const Attrs& attrs) {
   const int64_t n = attrs.integer("experts"), pairs = static_cast<int64_t>(in[0].values.size()) / in[0].shape[0];
   Outputs out{zeros({in[0].shape[0], n})};
@@ -171,7 +176,8 @@ inline Outputs sequence_load(const Inputs& in, const Attrs& attrs) {
   return out;
 }
 
-/// ids [b, .., k] -> ids, with -1 for each choice of an expert after its first `most` in the same sequence
+/// Drops tokens beyond the capacity. Input: ids [b, .., k]. Output: the same ids, but with -1 for each choice of an
+/// expert after its first `most` choices in the same sequence.
 inline Outputs drop_pairs(const Inputs& in, const Attrs& attrs) {
   const int64_t pairs = static_cast<int64_t>(in[0].values.size()) / in[0].shape[0];
   Outputs out{in[0]};
@@ -183,8 +189,8 @@ inline Outputs drop_pairs(const Inputs& in, const Attrs& attrs) {
   return out;
 }
 
-/// The sum of the balance loss and the z-loss over logits [.., n]. `load`: how often each expert was chosen, [n], or
-/// [sequences, n] with attr by_sequence; null: only the z-loss.
+/// Computes the sum of the balance loss and the z-loss over logits [.., n]. `load` says how often each expert was
+/// chosen: it is [n], or [sequences, n] with attribute by_sequence. If it is null, only the z-loss is computed.
 inline double balance_losses(const Tensor64& logits, const Tensor64* load, const Attrs& attrs) {
   const int64_t n = logits.shape.back(), rows = static_cast<int64_t>(logits.values.size()) / n;
   const int64_t rows_per_sequence = rows / logits.shape[0];
@@ -221,8 +227,9 @@ inline Outputs balance_grad(const NaiveCall& call) {
   return out;
 }
 
-/// ids [.., k] -> rows [ranks, most], places [ranks, tokens], counts [ranks]. Row i of a rank is the i-th token that
-/// has an expert there; the place of a token is its row on the rank. Both are -1 where there is none.
+/// Assigns tokens to ranks. Input: ids [.., k]. Outputs: rows [ranks, most], places [ranks, tokens], counts [ranks].
+/// rows has, as its i-th entry for a rank, the i-th token that has an expert on that rank. places has the row of each
+/// token on each rank. Both have -1 where there is none.
 inline Outputs place_tokens(const NaiveCall& call) {
   const int64_t experts_per_rank = call.attrs.integer("experts_per_rank"), most = call.attrs.integer("rows");
   Outputs out = call.before;
@@ -241,7 +248,7 @@ inline Outputs place_tokens(const NaiveCall& call) {
   return out;
 }
 
-/// x [tokens, width], rows [..] (place_tokens) -> the tokens in the order of `rows`
+/// Copies tokens. Inputs: x [tokens, width] and rows [..] of place_tokens. Output: the tokens in the order of `rows`.
 inline Outputs pack_tokens(const NaiveCall& call) {
   Outputs out = call.before;
   const int64_t width = call.in[0].shape.back();
@@ -252,7 +259,8 @@ inline Outputs pack_tokens(const NaiveCall& call) {
   return out;
 }
 
-/// y [ranks, rows, width], places [ranks, tokens] -> [tokens, width]: the sum of the rows of each token over the ranks
+/// Sums the rows of each token over the ranks. Inputs: y [ranks, rows, width], places [ranks, tokens]. Output: [tokens,
+/// width].
 inline Outputs sum_tokens(const NaiveCall& call) {
   Outputs out = call.before;
   const int64_t rows = call.in[0].shape[1], width = call.in[0].shape[2], tokens = call.in[1].shape[1];

@@ -42,20 +42,20 @@ struct OpCase {
 
 /// An input without a gradient, such as a label.
 inline CaseInput fixed(Shape shape) { return {std::move(shape), false}; }
-/// For a logarithm or a divisor.
+/// An input whose elements are positive, for a logarithm or a divisor.
 inline CaseInput positive(Shape shape) { return {.shape = std::move(shape), .positive = true}; }
-/// i32 in [0, below).
+/// An i32 input with values in [0, below).
 inline CaseInput ids(Shape shape, int64_t below) { return {std::move(shape), false, DType::i32, below}; }
 
-/// A row of an instruction with this epilogue.
+/// A case of an instruction with this epilogue.
 OpCase fused_case(std::string op, std::vector<CaseInput> inputs, Attrs attrs, const Epilogue& epilogue,
                   std::vector<Shape> outputs);
 
-/// A batch_norm layer as model/ lowers it, with the features in dim `dim` of x (batch_norm_cases.cpp).
+/// A case of a batch_norm layer as engine/model lowers it, with the features in dim `dim` of x (batch_norm_cases.cpp).
 OpCase batch_norm_case(Shape x, bool affine, int64_t dim = 1);
 
-/// Values of f32 inputs: standard normal, if nothing else is asked for; a function of (row, input, element), so that a
-/// row fails the same way each time.
+/// The values of an f32 input: standard normal, unless the input asks for something else. They depend only on the row,
+/// the input and the element, so that a row fails in the same way each time.
 std::vector<double> case_values(const OpCase& op_case, size_t input);
 
 }  // namespace trainctl

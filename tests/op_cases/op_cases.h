@@ -29,8 +29,8 @@ struct RuleCase {
   const char* inner = "";  ///< letters that the op sums over itself
 };
 
-/// Its backward nodes as one_node.h prints them, and why cutting any factor that the forward rule permits leaves
-/// correct (partial) sums (tests/ops_rules/gradients_test.cpp).
+/// The backward nodes of an op as one_node.h prints them, and the reason why cutting any factor that the forward rule
+/// permits leaves correct (partial) sums (tests/ops_rules/gradients_test.cpp).
 struct GradientCase {
   Given given;
   std::vector<std::string> nodes;
@@ -44,7 +44,7 @@ struct ShapeErrorCase {
   const char* message;
 };
 
-/// The scalars of both sides of a comparison, for ops that draw random numbers.
+/// The seed of the random numbers on both sides of a comparison, for ops that draw random numbers.
 inline constexpr uint64_t kCaseSeed = 17;
 inline constexpr uint32_t kCaseStep = 5;
 inline constexpr int kCaseMicroBatch = 3;
@@ -78,8 +78,8 @@ inline CaseOperand unwritten(Shape shape, DType dtype = DType::f32) {
   return {std::move(shape), CaseOperand::Fill::unwritten, dtype};
 }
 
-/// A call of one kernel: for kernels that no op of the graph runs, and for fused steps that no OpCase reaches. The
-/// CPU runs it against the family's KernelReference, a GPU against the CPU.
+/// A call of one kernel, for kernels that no op of the graph runs and for fused steps that no OpCase reaches. On a CPU
+/// it is compared with the family's KernelReference, on a GPU with the CPU.
 struct KernelCase {
   std::string kernel;
   std::vector<CaseOperand> in, out;
@@ -87,7 +87,7 @@ struct KernelCase {
   double tolerance = 0;  ///< between GPU and CPU, relative to the element, or to 1 if that is larger
   StepScalars scalars = {};
 
-  /// The CPU uses f32 in place of bf16: its kernel has no bf16 there.
+  /// The CPU runs the call in f32 instead of bf16, because its kernel has no bf16.
   bool f32_on_cpu = false;
 
   std::string name() const;
@@ -136,7 +136,7 @@ struct OpCases {
   std::vector<LayerCase> layers = {};
 };
 
-/// Returns whether the family of an op is among those of TRAINCTL_OP_CASES, whose rows the lists below have.
+/// Returns whether the family of an op is among those that TRAINCTL_OP_CASES names, whose rows the lists below have.
 bool is_wanted(std::string_view op);
 
 struct FamilyCases {
@@ -145,10 +145,10 @@ struct FamilyCases {
   const OpCases& cases;
 };
 
-/// In the order of all_ops.def.
+/// The cases of all wanted families, in the order of all_ops.def.
 std::span<const FamilyCases> all_cases();
 
-/// The rows of all families, in that order, or of those named by the environment: TRAINCTL_OP_CASES=softmax,gelu.
+/// The rows of all families, in the same order, or of those that the environment names: TRAINCTL_OP_CASES=softmax,gelu.
 const std::vector<OpCase>& op_cases();
 const std::vector<RuleCase>& rule_cases();
 const std::vector<GradientCase>& gradient_cases();
@@ -159,7 +159,7 @@ const std::vector<LayerCase>& layer_cases();
 /// True if the CPU kernel is in OpCases::allocating.
 bool may_allocate(std::string_view kernel);
 
-/// Null if the op has none.
+/// The reference of an op; null if it has none.
 const Reference* find_reference(std::string_view op);
 const KernelReference* find_kernel_reference(std::string_view kernel);
 

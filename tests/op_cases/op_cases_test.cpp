@@ -1,4 +1,4 @@
-// Every row of the families' cases on the CPU.
+// Runs every row of the families' cases on the CPU.
 #include "tests/op_cases/op_cases.h"
 
 #include <doctest/doctest.h>
@@ -12,7 +12,8 @@
 namespace trainctl {
 namespace {
 
-/// The rows of TRAINCTL_OP_CASES. If a check would check nothing on any of them, the test case is skipped.
+/// Returns the rows of the families in TRAINCTL_OP_CASES. If a check tests nothing on any of them, the test case is
+/// skipped.
 template <class Concerns>
 std::vector<OpCase> rows_that(Concerns concerns) {
   std::vector<OpCase> rows = op_cases();
@@ -60,7 +61,7 @@ TEST_CASE("an op that may work in place gives the same result there") {
   for (const OpCase& row : rows_that(has_in_place)) check_in_place(row, {});
 }
 
-TEST_CASE("two threads give the same bits as one") {
+TEST_CASE("two threads give the same bits as one, but for convolutions") {
   for (const OpCase& row : all_rows()) check_threads(row, {});
 }
 

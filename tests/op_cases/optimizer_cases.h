@@ -12,16 +12,17 @@ struct OptimizerCall {
   int64_t n = 0;
   bool copy = false;  ///< the last output is a bf16 copy of the weights
   double clip_norm = 0, weight_decay = 0;
-  bool flag = false;  ///< for an option specific to the optimizer, and a learning rate scaled by a group
+  bool flag = false;  ///< set for calls that also use the optimizer's own option, and a learning rate scaled by a group
   DType gradient = DType::f32;
 
-  /// in: gradient, squared norm. out: weight, `states` (their fill), (copy).
+  /// The case of an update kernel. Inputs: gradient, squared norm. Outputs: weight, the `states` (with the values that
+  /// they begin with), and the bf16 copy if there is one.
   KernelCase kernel_case(const char* kernel, const std::vector<CaseOperand>& states, const Attrs& attrs) const;
 };
 
 std::vector<OptimizerCall> optimizer_calls();
 
-/// Attr `parameters` of a range of n elements with two parameters, if it has room for two.
+/// The attribute `parameters` for a range of n elements that two parameters share, if the range has room for two.
 std::vector<Ints> two_parameters(int64_t n);
 
 /// Calls each(begin, end) for the elements of each parameter of the first shard.

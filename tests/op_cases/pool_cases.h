@@ -8,11 +8,13 @@
 
 namespace trainctl {
 
-/// y = f(the window's pixels in the image, how many it has with those in the padding), row by row.
+/// Computes y row by row. f gets the pixels of a window that are in the image, and the number of its pixels including
+/// those in the padding.
 naive::Outputs pooled(const Tensor64& x, const Attrs& attrs,
                       const std::function<double(const std::vector<double>&, int64_t)>& f);
 
-/// In both arrangements: odd sizes, overlap, gaps between windows, padding, ceil_mode, one window for all.
+/// The rows of a pool with channels first and channels last: odd sizes, overlap, gaps between windows, padding,
+/// ceil_mode, and one window for the whole image.
 std::vector<OpCase> pool_rows(const std::string& op, const Attrs& more);
 
 }  // namespace trainctl

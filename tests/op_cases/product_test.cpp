@@ -1,4 +1,4 @@
-// Matrix products over shapes that reach each path of the register tiles, in every instruction set of this
+// Tests of matrix products with shapes that reach each path of the register tiles, in every instruction set of this
 // processor and in oneDNN, against a loop in double.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ struct Sizes {
   int64_t m, n, k;
 };
 
-// Single rows and columns, partial vectors, all tile heights, more than one block of rows and of k.
+// The sizes have single rows and columns, partial vectors, all tile heights, and more than one block of rows and of k.
 const Sizes kSizes[] = {{1, 1, 1},     {1, 64, 3},    {5, 1, 33},     {4, 40, 47},    {12, 12, 12},  {13, 13, 13},
                         {16, 32, 8},   {17, 33, 70},  {31, 95, 17},   {29, 128, 64},  {100, 53, 80}, {7, 2100, 9},
                         {60, 600, 70}, {300, 20, 40}, {20, 70, 4000}, {290, 48, 700}, {96, 130, 300}};
@@ -81,7 +81,7 @@ void check_products(const char* by, Make make, int threads) {
         const double off = std::fabs(c[static_cast<size_t>(i)] - expected_at(p, i / s.n, i % s.n));
         worst = off <= worst ? worst : std::isnan(off) ? INFINITY : off;
       }
-      // Sums of k products of numbers up to 1.
+      // Each element is a sum of k products of numbers up to 1.
       CHECK_MESSAGE(
           worst <= 1e-6 * (2 + 2 * std::sqrt(static_cast<double>(s.k))),
           fmt::format("{}: [{}, {}] x [{}, {}], transposes {} {}, bias {}, relu {}, accumulate {}: off by {}", by, s.m,

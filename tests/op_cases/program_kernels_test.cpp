@@ -1,5 +1,5 @@
-// The kernels that only compiled programs use: moves, sums of gradients, optimizers. Also a rule for all kernels: a
-// run allocates nothing.
+// Tests of the kernels that only compiled programs use: moves, sums of gradients, optimizers. Also tests for all
+// kernels that a run allocates nothing.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ ProgramKernelsFloats random_floats(size_t n, uint64_t key) {
   return values;
 }
 
-/// Not copied: kernels keep its address.
+/// Refills the values in place, because kernels keep their address.
 void refill(ProgramKernelsFloats& values, uint64_t key) {
   const ProgramKernelsFloats next = random_floats(values.size(), key);
   std::copy(next.begin(), next.end(), values.begin());
@@ -84,7 +84,7 @@ void check_weights(const ProgramKernelsFloats& weights, const std::vector<Weight
 
 TEST_CASE("pack makes each part contiguous and unpack reverses it") {
   for (const DType dtype : {DType::f32, DType::i32, DType::bf16}) {
-    // [outer 2, parts 3, inner 4]; two bf16 take the place of a float.
+    // The tensor is [outer 2, parts 3, inner 4]; two bf16 elements take the place of one float.
     const int64_t inner = dtype == DType::bf16 ? 8 : 4;
     ProgramKernelsFloats x = random_floats(24, 1), packed = poison(24), back = poison(24);
     const auto of = [&](ProgramKernelsFloats& values) {
@@ -183,7 +183,7 @@ TEST_CASE("adam_update follows torch.optim.Adam and AdamW") {
 
 TEST_CASE("an optimizer writes the bf16 copy of the weights, to nearest even") {
   const StepScalars scalars{.learning_rate = 0.0f};
-  // Ties go to the even neighbour; the last one is a NaN, which rounding up would make infinite.
+  // Ties are rounded to the even neighbor. The last number is a NaN, which rounding up would turn into an infinity.
   ProgramKernelsFloats w = {1.0f, 1.00390625f, 1.01171875f, -1.004f, 3.4e38f, std::bit_cast<float>(0x7f800001u)};
   const std::vector<uint16_t> expected = {0x3f80, 0x3f80, 0x3f82, 0xbf81, 0x7f80, 0x7fc0};
   for (const char* op : {"sgd_update", "adam_update"}) {

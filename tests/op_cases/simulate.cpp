@@ -1,6 +1,6 @@
-// Runs the nodes of a graph on simulated ranks. A node's rule determines the slices: a dim is cut as many ways as its
-// cut factor. Where an inner factor is cut, the ranks of a group compute statistics of their slices, gather them, and
-// apply them, as compiled programs do.
+// Runs the nodes of a graph on simulated ranks. The rule of a node determines the slices: a dim is cut into as many
+// parts as its cut factor. If an inner factor is cut, the ranks of a group compute the statistics of their slices,
+// gather them, and apply them, as compiled programs do.
 #include "tests/op_cases/simulate.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 namespace trainctl {
 namespace {
 
-/// This rank's block index in each factor: ranks enumerate the factors, the last one fastest.
+/// The index of this rank's block in each factor. Ranks enumerate the factors; the last factor changes fastest.
 std::vector<int> coordinates(int rank, const Cuts& cuts) {
   std::vector<int> at(cuts.size());
   for (size_t f = cuts.size(); f-- > 0;) {
@@ -122,8 +122,8 @@ std::vector<int> sharing_rows(const Node& node, const Cuts& cuts, int rank) {
   return group;
 }
 
-/// True if this rank's part of an output counts: of ranks with the same part, only the first. Ranks that differ in
-/// a factor that only inputs have hold terms of a sum, so each of them counts.
+/// Returns whether this rank's part of an output counts. If several ranks have the same part, only the first of them
+/// counts. Ranks that differ in a factor that only inputs have hold terms of a sum, so each of them counts.
 bool counts(const Node& node, const TensorRule& output, const Layer& layer, const Cuts& cuts, int rank) {
   const std::vector<int> at = coordinates(rank, cuts);
   for (size_t f = 0; f < cuts.size(); ++f) {
@@ -137,7 +137,8 @@ bool counts(const Node& node, const TensorRule& output, const Layer& layer, cons
   return true;
 }
 
-/// Ranks whose shards of a state are the same each update theirs.
+/// Returns whether this rank is the first of the ranks that have the same shard of a state. Each of these ranks updates
+/// its own copy.
 bool is_first_copy(const TensorRule& state, const Layer& layer, const Cuts& cuts, int rank) {
   const std::vector<int> at = coordinates(rank, cuts);
   for (size_t f = 0; f < cuts.size(); ++f)
@@ -153,7 +154,7 @@ bool can_share(const Node& node, const KernelDef& kernel, const Graph& graph) {
   return num_elements(in.shape) == num_elements(out.shape) && in.dtype == out.dtype;
 }
 
-/// Runs a kernel of one node on one rank. Inputs that it updates are changed in `in`.
+/// Runs a kernel of one node on one rank. Inputs that the kernel updates are changed in `in`.
 void run_rank(const Node& node, const KernelDef& kernel, std::vector<Slice>& in, std::vector<Slice>& out,
               const Graph& graph, const RunOptions& options) {
   const StepScalars scalars{.step = kCaseStep};
@@ -194,7 +195,7 @@ std::vector<Slice> inputs_of_rank(const Graph& graph, const Node& node, const Cu
   return in;
 }
 
-/// Shapes and types of a rank's slices; dims of inner factors are whole if the ranks exchange blocks.
+/// The shapes and types of a rank's slices. Dims of inner factors are whole if the ranks exchange blocks.
 std::vector<TensorInfo> infos_of(const Graph& graph, const Node& node, const std::vector<Slice>& in, bool whole_inner) {
   std::vector<TensorInfo> infos;
   for (size_t i = 0; i < in.size(); ++i) {
@@ -208,8 +209,8 @@ std::vector<TensorInfo> infos_of(const Graph& graph, const Node& node, const std
   return infos;
 }
 
-/// Returns what an all_gather gives `rank`: the statistics of all parts of its rows; or what an all_to_all gives it:
-/// the blocks for this rank.
+/// Returns the data that `rank` receives: from an all_gather, the statistics of all parts of its rows; from an
+/// all_to_all, the blocks that are meant for it.
 Slice gathered_statistics(const Graph& graph, const Node& node, const Cuts& cuts, const Values& values, int rank,
                           const RunOptions& options) {
   const InnerSum& inner = *get_op(node.op).inner_sum;
@@ -273,7 +274,7 @@ void run_node(const Graph& graph, const Node& node, const Cuts& cuts, Values& va
   }
 }
 
-/// True if the factor is the one that is cut in every dim that contains it.
+/// Returns whether the factor is the one that is cut in every dim that contains it.
 bool is_major(const Graph& graph, int factor) {
   const auto fits = [&](const TensorRule& rule) {
     return std::all_of(rule.begin(), rule.end(), [&](const DimRule& dim) {

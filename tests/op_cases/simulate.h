@@ -1,5 +1,5 @@
-// A row's graph, and its run on simulated ranks: the layer's factors are cut, each rank runs each node's kernel on
-// its slices, and the ranks' results are assembled again.
+// Builds the graph of a row and runs it on simulated ranks. The factors of the layer are cut, each rank runs the kernel
+// of each node on its slices, and the results of the ranks are assembled again.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace trainctl {
 
-/// The layer of a row; with `backward`, followed by the nodes that differentiate its last node.
+/// The graph of a row's layer; with `backward`, followed by the nodes that differentiate the layer's last node.
 struct CaseGraph {
   Graph graph;
   std::vector<TensorId> inputs;
@@ -18,15 +18,15 @@ struct CaseGraph {
   TensorId out_grad = -1;          ///< the gradient of its first output: an input of the graph
   std::vector<TensorId> in_grads;  ///< one per input of the row; -1: not differentiable
 };
-/// `floats`: f32, or bf16 or f16 in place of the row's f32, except for labels.
+/// Builds the graph. `floats` is f32, or bf16 or f16 in place of the row's f32; labels keep their type.
 CaseGraph build_case(const OpCase& op_case, bool backward, DType floats = DType::f32);
 
-/// Whole tensors by id, including i32. Empty: not computed yet.
+/// The values of whole tensors by id, including those of i32. Empty: not computed yet.
 using Values = std::vector<std::vector<double>>;
 /// Values of the row's inputs, states and output gradient, rounded to the tensors' types.
 Values initial_values(const OpCase& op_case, const CaseGraph& built);
 
-/// The number of ways that each factor of the layer is cut: the ranks are their product.
+/// The number of parts into which each factor of the layer is cut. The number of ranks is their product.
 using Cuts = std::vector<int>;
 Cuts uncut(const Graph& graph);
 /// Every legal way to cut one factor 2, 3 or 4 ways, or two factors 2 ways each.

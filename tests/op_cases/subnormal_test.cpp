@@ -1,5 +1,6 @@
-// A product whose result is subnormal takes a hundred times longer than others. The compiler must not make such
-// products of usual numbers, as it did for sigmoids (engine/CMakeLists.txt, kernel_options).
+// Tests that kernels make no subnormal products of usual numbers. A product whose result is subnormal takes a hundred
+// times longer than others, and the compiler once introduced such products into sigmoids (engine/CMakeLists.txt,
+// kernel_options).
 #include <doctest/doctest.h>
 
 #include <cfenv>
@@ -13,7 +14,7 @@
 namespace trainctl {
 namespace {
 
-/// Runs kernels on this thread, and notes whether the result of an operation was subnormal.
+/// Runs kernels on this thread, and records whether the result of any operation was subnormal.
 class UnderflowDevice final : public CaseDevice {
  public:
   std::function<void()> prepare(const std::string& op, const KernelCall& call) const override {

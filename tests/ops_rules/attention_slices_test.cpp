@@ -90,8 +90,8 @@ TEST_CASE("the gradient in one pass takes sequences of up to 524,288 rows, and k
 
 namespace {
 
-/// Runs the blocks of threads of one kv head: each executes its steps in order, and waits for its turn at each tile.
-/// Returns whether all end.
+/// Simulates the blocks of threads of one kv head: each executes its steps in order, and waits for its turn at each
+/// tile. Returns whether all of them end.
 bool ends(const attention::OnePassSchedule& schedule, const std::vector<attention::Step>& steps) {
   struct Position {
     int pass = 0, step = 0;
@@ -129,7 +129,7 @@ namespace {
 
 using attention::OnePassSchedule;
 
-/// Schedules for each size, mask and window.
+/// The schedules for each size, mask and window.
 std::vector<OnePassSchedule> schedules() {
   std::vector<OnePassSchedule> found;
   for (const auto& [t, s, first_row] : std::vector<std::array<int64_t, 3>>{{64, 128, 0},

@@ -1,6 +1,6 @@
-// The backward nodes of each op and their rules. The factors that a gradient is a partial sum over follow from its
-// rule alone: those that the node's inputs have and its output lacks. Each gradient row of the families' cases
-// states why cutting any factor that the forward rule permits leaves a correct (partial) sum.
+// Tests the backward nodes of each op and their rules. The factors over which a gradient is a partial sum follow from
+// its rule alone: they are the factors that the node's inputs have and its output lacks. Each gradient row of the
+// families' cases states why cutting any factor that the forward rule permits leaves a correct (partial) sum.
 #include <doctest/doctest.h>
 
 #include "engine/base/text.h"

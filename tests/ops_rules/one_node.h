@@ -1,4 +1,4 @@
-// One forward node in its own graph, and its backward nodes, printed.
+// Makes graphs of one forward node, and prints the backward nodes.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@ namespace trainctl {
 /// The node of layer "op" with inputs in0, in1, …, which all need gradients (except i32).
 Graph one_node(const Given& given);
 
-/// Appends its backward nodes. Returns what each does, in order: "matmul mn,kn->mk sums n" (the factors that only
-/// inputs have), and "pass in0" for a gradient that is passed on.
+/// Appends the backward nodes. Returns what each of them does, in order: "matmul mn,kn->mk sums n", where n is a factor
+/// that only the inputs have, or "pass in0" for a gradient that is passed on unchanged.
 std::vector<std::string> backward_of(Graph& graph);
 
-/// The factors that inputs have and output `i` lacks: "a b".
+/// The factors that the inputs have and output `i` lacks, such as "a b".
 std::string contracted(const Graph& graph, const Node& node, size_t i);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// Each op's shapes and sharding rule: the rule rows of the families' cases.
+// Tests the shapes and the sharding rule of each op, with the rule rows of the families' cases.
 #include <doctest/doctest.h>
 
 #include "engine/graph/rule.h"

@@ -1,4 +1,4 @@
-// The errors of an op's infer for inputs that do not fit: the shapes, and what was expected.
+// Tests the errors of an op's infer for inputs that do not fit: they name the shapes, and what was expected.
 #include <doctest/doctest.h>
 
 #include "tests/ops_rules/one_node.h"

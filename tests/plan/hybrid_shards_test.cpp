@@ -1,4 +1,4 @@
-// hybrid_parallel: which part of each whole tensor a rank holds, after layers, cut weights and collectives.
+// Tests of hybrid_parallel: which part of each whole tensor a rank holds, after layers, cut weights and collectives.
 #include <doctest/doctest.h>
 
 #include "engine/ops/op_def.h"
@@ -9,7 +9,7 @@ using namespace trainctl;
 
 namespace {
 
-/// For each rank of the stage the offset of its part in the whole: "[4, 16] at [0, 0] [2, 0]".
+/// For each rank of the stage, the offset of its part in the whole tensor: "[4, 16] at [0, 0] [2, 0]".
 std::string hybrid_shards(const Planned& p, const std::string& name) {
   const TensorId tensor = p.graph.find_tensor(name).value();
   const Shape& shape = p.graph.tensors[tensor].shape;

@@ -1,5 +1,5 @@
-// hybrid_parallel: the shard of each tensor that each rank holds, and the notes about collectives whose groups hold
-// equal values.
+// Tests of hybrid_parallel: the shard of each tensor that each rank holds, and the notes about collectives whose groups
+// hold equal values.
 #include "engine/plan/hybrid/local_shards.h"
 
 #include <doctest/doctest.h>
@@ -26,7 +26,7 @@ std::vector<std::string> parts(const Planned& p, std::string_view tensor) {
   return texts;
 }
 
-/// By rank: true if it holds the same values as rank 0.
+/// For each rank, whether it holds the same values as rank 0.
 std::vector<bool> as_rank_0(const Planned& p, std::string_view tensor) {
   const LocalShards shards = local_shards(p.graph, p.plan, p.spec.parallel.full_batch)[*p.graph.find_tensor(tensor)];
   std::vector<bool> same;

@@ -1,5 +1,5 @@
-// The choices of a plan: data parallel by default, a user's strategies exactly as given, and the rest from the
-// neighbors.
+// Tests of the choices of a plan: data parallel by default, a user's strategies exactly as given, and all other layers
+// according to their neighbors.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -72,7 +72,7 @@ launch: {ranks: 4}
   CHECK(broken_rule(p) == "");
   CHECK(p.cuts("matmul1") == "[[1, 1], [1, 4]]");
   std::vector<std::string> moves = p.moves(Phase::forward);
-  // Except for the sums of the statistics.
+  // The sums of the statistics of batch_norm are left out.
   std::erase_if(moves, [](const std::string& move) { return move.starts_with("all_reduce bn1."); });
   CHECK(moves == std::vector<std::string>{"all_gather bn1"});
 }
@@ -98,7 +98,7 @@ TEST_CASE("a cut contraction leaves a partial sum") {
 }
 
 TEST_CASE("the axes of strategies are chosen so that neighbours agree") {
-  // Both cut the rows twice: on the same axis, so that nothing moves between them.
+  // Both layers cut the rows twice. The plan uses the same axis for both, so that nothing moves between them.
   const Planned p = planned(mlp(32,
                                 "{mode: semi_auto_parallel, strategies: "
                                 "{layer1: [[2, 1], [4, 1]], layer2: [[2, 4], [1, 4]], layer3: [[2, 1], [1, 1]]}}",
@@ -260,7 +260,7 @@ TEST_CASE("a note names the layers that see only a part of the batch, and how ma
 TEST_CASE("stages are balanced by work if no stage_config is given") {
   const Planned p = planned(mlp(32, "{mode: data_parallel, stages: 2, micro_batches: 2}", 4));
   CHECK(broken_rule(p) == "");
-  // 784x512 against 512x512 and 512x1.
+  // The weights are 784x512 against 512x512 and 512x1, so the first stage has only layer1.
   CHECK(p.layer("layer1").virtual_stage == 0);
   CHECK(p.layer("layer2").virtual_stage == 1);
   CHECK(p.layer("layer3").virtual_stage == 1);

@@ -1,4 +1,4 @@
-// Meshes and layouts: coordinates, groups, local parts.
+// Tests of meshes and layouts: coordinates, groups, local parts.
 #include "engine/plan/mesh.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Jobs that cannot be planned: the error, its position, and what would be legal.
+// Tests of jobs that cannot be planned: the error, its position, and the values that would be legal.
 #include <doctest/doctest.h>
 
 #include "engine/spec/parse.h"
@@ -89,7 +89,7 @@ TEST_CASE("the error for a pattern names the layer that does not fit, and all er
 }
 
 TEST_CASE("the number of ranks must be divisible by the number of stages, and stand_alone needs exactly one rank") {
-  // The parser checks it too; the planner does not rely on that.
+  // The parser checks this too, but the planner does not rely on the parser.
   JobSpec spec = parse_job(job("layer1: [[1, 1]]"), "job.yaml");
   const Graph graph = graph_of(spec);
   spec.launch.ranks = 3;

@@ -30,7 +30,7 @@ struct Planned {
   std::vector<std::string> moves(Phase phase) const;
 };
 
-/// `data` and `label` are per sample.
+/// Builds the graph of the job. `data` and `label` have the shapes of one sample.
 Graph graph_of(const JobSpec& spec);
 Planned planned(const std::string& yaml, const std::vector<std::string>& overrides = {});
 

@@ -1,4 +1,4 @@
-// For any network and strategies, the plan is legal or the job is refused with a SpecError.
+// Tests that for any network and strategies, the plan is legal or the job is refused with a SpecError.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -102,7 +102,7 @@ TEST_CASE("a random job gets a legal plan or a SpecError, never an internal erro
       const Planned p = planned(job);
       CAPTURE(to_string(p.plan, p.graph));
       CHECK(broken_rule(p) == "");
-      // Every tensor gets from its producer to its readers.
+      // Every tensor gets from the rank that produces it to the ranks that read it.
       for (Phase phase : {Phase::forward, Phase::backward}) (void)p.moves(phase);
       for (LayerId l = 0; l < static_cast<LayerId>(p.graph.layers.size()); ++l) {
         const StrategySpec* said = nullptr;

@@ -1,5 +1,5 @@
-// Executes redistributions on real numbers: every rank holds its local array, each step applies the collective, and
-// the result must be the slices of the whole.
+// Executes redistributions on real numbers: every rank holds its local array, each step applies its collective, and the
+// result must be the slices of the whole tensor.
 #include "engine/plan/traffic/redistribution.h"
 
 #include <doctest/doctest.h>
@@ -51,7 +51,7 @@ void paste(Array& array, const Shape& shape, const Shape& offset, const Array& p
   });
 }
 
-// The whole of a tensor; term `t` of a partial sum is a fixed share of it.
+// The value of element i of the whole tensor. Each term `t` of a partial sum is a fixed share of it.
 double whole_value(int64_t i) { return static_cast<double>(i * 7 % 1009 + 1); }
 double share(int term, int terms) { return term + 1 < terms ? 0.25 * term : 1 - 0.125 * (terms - 1) * (terms - 2); }
 
@@ -76,7 +76,7 @@ Array sum_of(const PerRank& now, const std::vector<int>& group) {
   return total;
 }
 
-// The contents of rank r after the step, from those of its group before.
+// The contents of rank r after the step, computed from the contents that the ranks of its group had before.
 Array after_step(const Mesh& mesh, const Shape& shape, const RedistributionStep& step, const PerRank& now, int r) {
   const std::vector<int> group = mesh.group(r, step.axes);
   const int mine = mesh.index(r, step.axes);
@@ -131,7 +131,7 @@ Layout random_layout(const Mesh& mesh, int ndim, bool may_be_partial, std::mt199
   return layout;
 }
 
-// Sum everything up, gather every dim, slice: needs no planning.
+// The time of a redistribution without any planning: sum everything, gather every dim, then slice.
 double naive_seconds(const Mesh& mesh, const Shape& shape, const Layout& from, const Layout& to,
                      const CostModel& cost) {
   std::vector<RedistributionStep> steps;

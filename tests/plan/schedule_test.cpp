@@ -1,4 +1,5 @@
-// Schedules: every micro-batch once in every chunk, forward before backward, a bounded number in flight, little idle.
+// Tests of schedules: every micro-batch once in every chunk, forward before backward, a bounded number in flight,
+// little idle time.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Terms are added where they are made, before their sum moves; what finishes a layer is computed where it is read.
+// Tests that partial sums are added where they are made, before they move, and that the rest of a layer is computed
+// where its result is read.
 #include <doctest/doctest.h>
 
 #include "tests/plan/planned.h"
@@ -15,7 +16,7 @@ std::string sums_job(const std::string& network, const std::string& strategies, 
          "launch: {ranks: 4}\n";
 }
 
-/// x is read by three products cut by their output columns, and by a residual.
+/// A network in which three products, cut by their output columns, and a residual read x.
 const std::string kReaders = R"(
   - {name: x, type: dense, units: 64}
   - {name: a, type: dense, units: 64, inputs: [x]}

@@ -1,4 +1,4 @@
-// Plans of experts whose ranks also divide the tokens, and exchange them.
+// Tests of plans of experts whose ranks also divide the tokens and exchange them.
 #include "engine/plan/token_exchange.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Predicted steps of ranks that share the rows of sequences.
+// Tests of the predicted steps of ranks that share the rows of sequences.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -20,7 +20,7 @@ using namespace trainctl;
 
 namespace {
 
-/// Two blocks of attention. `attention`: more fields of it; `last`: more layers of a block.
+/// A job with two blocks of attention. `attention` has more fields of the layer, `last` more layers of a block.
 PlannedJob shared_rows(int context, const std::string& method, const std::string& attention = "",
                        const std::string& last = "", int64_t length = 32768) {
   return plan_job(parse_job(fmt::format(R"(
@@ -45,7 +45,7 @@ launch: {{ranks: {3}, device: cuda, machine: h100x8}}
                             "job.yaml"));
 }
 
-/// Seconds of the rank whose kernels of attention take the longest.
+/// The seconds of the rank whose attention kernels take the longest.
 double attention_seconds(const PlannedJob& job) {
   const RankClasses classes = compile_classes(job);
   const Simulation step = simulate(classes, job.cost.machine());
@@ -83,7 +83,7 @@ TEST_CASE("causal attention over consecutive rows costs as much as that of the l
 }
 
 TEST_CASE("a plan whose rows cannot be balanced is charged for the rank with the last rows") {
-  // The masks of dropout depend on positions, so rows are in their order.
+  // The masks of dropout depend on positions, so the rows keep their order.
   const std::string dropout = "\n    - {name: drop, type: dropout, p: 0.1}";
   for (const char* method : {"gather", "ring"}) {
     CAPTURE(method);
@@ -127,7 +127,8 @@ TEST_CASE("the rank that stands for all ranks of a ring that is not balanced is 
 }
 
 TEST_CASE("context_method: auto takes a ring where two GPUs with NVLink share sequences of a Llama 8B") {
-  // Measured on two H200s, 4 layers, a sequence of 32,768 tokens, with profiles: ring 305 ms, ulysses 312 ms.
+  // These times were measured with profiles on two H200s, with 4 layers and a sequence of 32,768 tokens: ring 305 ms,
+  // ulysses 312 ms.
   const std::string file = std::string(TRAINCTL_SOURCE_DIR) + "/templates/llama_long.yaml";
   const auto method = [&](const std::string& machine) {
     return plan_job(load_job(file, {"vars.layers=4", "vars.heads=32", "vars.kv_heads=8", "vars.d=4096",

@@ -38,7 +38,7 @@ TEST_CASE("a plan within parallel.max_memory passes") {
 }
 
 TEST_CASE("a plan over parallel.max_memory is refused with what it needs and a change that fits") {
-  // 64 * 512 * 2 weights: 256 KiB each of weights and gradients, 512 KiB of adam's m and v.
+  // The 64 * 512 * 2 weights need 256 KiB, their gradients another 256 KiB, and adam's two moments 512 KiB.
   const PlannedJob job = planned("900KiB");
   const auto over = over_memory_limit(job, compile_all(job));
   REQUIRE(over);
@@ -192,7 +192,8 @@ TEST_CASE("a plan over parallel.max_memory computes the head in as few chunks as
   const PlannedJob whole = language_model("");
   CHECK(whole.plan.head_pieces == 1);
   CHECK(whole.plan.notes.empty());
-  // The prediction takes 8 MiB, 4 in two pieces, 2 in four; the rest is less than 2 MiB.
+  // The prediction takes 8 MiB as a whole, 4 MiB in two pieces, and 2 MiB in four. Everything else takes less than 2
+  // MiB.
   const int64_t enough = bytes_of(whole), prediction = 32 * 16 * 4096 * 4;
   CHECK(language_model("max_memory: " + std::to_string(enough)).plan.head_pieces == 1);
   CHECK(language_model("max_memory: " + std::to_string(enough - 1)).plan.head_pieces == 2);

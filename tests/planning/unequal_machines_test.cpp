@@ -23,7 +23,7 @@ using namespace trainctl;
 
 namespace {
 
-/// A file of the machine "cpu" with this share of its speed.
+/// Writes a file with the machine "cpu" at this share of its speed.
 std::string slower_cpu(const ScratchFolder& folder, double share) {
   Machine machine = *find_machine("cpu");
   for (FlopsPerSecond* rate : {&machine.products.fp32, &machine.products.tf32, &machine.products.bf16})
@@ -34,7 +34,7 @@ std::string slower_cpu(const ScratchFolder& folder, double share) {
   return file;
 }
 
-/// 24 equal layers.
+/// A job with 24 equal layers.
 JobSpec chain(const std::vector<std::string>& machines, const std::string& parallel, int batch = 16) {
   std::string network;
   for (int l = 0; l < 24; ++l) network += fmt::format("  - {{name: l{}, type: dense, units: 32, bias: false}}\n", l);
@@ -103,7 +103,7 @@ TEST_CASE("data-parallel ranks run micro-batches in proportion to the speeds of 
     CHECK(std::max(static_cast<double>(of_ranks[0]), static_cast<double>(of_ranks[1]) / share) <= 1.1 * ideal);
     CHECK(std::any_of(job.plan.notes.begin(), job.plan.notes.end(),
                       [](const std::string& note) { return note.find("launch.machine: the ranks") == 0; }));
-    // The job that workers read has the division.
+    // The division of the work is also in the resolved job, which the workers read.
     const PlannedJob again = plan_job(parse_job(to_yaml(job.spec), "resolved.yaml"));
     CHECK(again.spec.parallel.rank_micro_batches == of_ranks);
   }
@@ -129,7 +129,7 @@ TEST_CASE("a division of micro-batches is the best for the speeds of its ranks")
         if (time(rank, 0) > time(slowest, 0)) slowest = rank;
       for (size_t rank = 0; rank < speeds.size(); ++rank) {
         CHECK(divided->of_ranks[rank] >= 1);
-        // A micro-batch of the slowest rank would not be done earlier on another.
+        // No micro-batch of the slowest rank would be finished earlier on another rank.
         if (divided->of_ranks[slowest] > 1) CHECK(time(rank, 1) >= time(slowest, 0) - 1e-12);
       }
       CHECK(divided->share == doctest::Approx(time(slowest, 0) * sum / static_cast<double>(count)));

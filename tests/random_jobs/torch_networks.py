@@ -4,8 +4,9 @@
   python3 tests/random_jobs/torch_networks.py --trainctl build/release/bin/trainctl --jobs 60 --seed 1
 
 Job N of a seed is always the same: --only N. A job fails if it does not run, or if its losses or its final weights differ from those of PyTorch in
-float64 by more than TOLERANCE, or, if that is more, by SPREAD times as much as those of PyTorch in f32 do. Drafts that `plan` refuses are drawn
-again; more than MOST_REFUSED of them are a failure too. The jobs that failed are kept in --keep.
+float64 by more than TOLERANCE, or, if that is more, by SPREAD times as much as those of PyTorch in f32 do. Elements of weights whose gradients are 0
+but for rounding, as of a bias before a norm, are not compared: lars, adafactor and muon divide by a gradient's size, so they follow its rounding.
+Drafts that `plan` refuses are drawn again; more than MOST_REFUSED of them are a failure too. The jobs that failed are kept in --keep.
 
 With --emulated build/release/bin/test_cuda_emulated the networks run in bf16 and fp16, in turn, on emulated GPUs; only their losses are compared, by
 APART.
@@ -44,6 +45,7 @@ from torch_training import clip, draw_optimizer, draw_schedule, draw_schedule_fr
 
 TOLERANCE, SPREAD = 2e-5, 8
 APART = {"bf16": 0.1, "fp16": 0.03}
+ROUNDING = 1e-12  # a gradient in float64 below this, relative to the largest of its step, is 0 but for rounding
 EXPLODES = 1e6  # a job whose loss in PyTorch exceeds this is not compared
 MOST_REFUSED = 0.5
 torch.set_num_threads(1)
@@ -161,9 +163,10 @@ class Job:
         return folder / "job.yaml"
 
     def reference(self, dtype):
-        """The final weights and the losses of PyTorch."""
+        """The final weights, the losses, and the elements with gradients beyond rounding, {name: bools}, of PyTorch."""
         weights = {name: value.to(dtype).clone().requires_grad_() for name, value in self.net.start.items()}
         optimizer, losses = self.make(list(weights.values()), self.rates[0]), []
+        clear = {name: torch.ones_like(value, dtype=torch.bool) for name, value in weights.items()}
         samples = {name: values.to(dtype) if values.dtype.is_floating_point else values for name, values in self.net.fields.items()}
         for step in range(self.steps):
             rows = slice(step * self.batch % self.net.samples, step * self.batch % self.net.samples + self.batch)
@@ -174,15 +177,19 @@ class Job:
             loss.backward()
             for value in weights.values():  # trainctl updates weights without influence, too
                 value.grad = torch.zeros_like(value) if value.grad is None else value.grad
+            least = ROUNDING * max(float(value.grad.abs().max()) for value in weights.values())
+            for name, value in weights.items():
+                clear[name] &= (value.grad == 0) | (value.grad.abs() > least)
             clip(self.optimizer, list(weights.values()))
             optimizer.step()
             losses.append(float(loss.detach()))
-        return {name: value.detach().to(torch.float64) for name, value in weights.items()}, losses
+        return {name: value.detach().to(torch.float64) for name, value in weights.items()}, losses, clear
 
 
 def apart(ours, theirs):
     """The largest difference of weights and of losses, relative to the values where they are above 1."""
-    of_weights = max(float((ours[0][name].reshape(value.shape) - value).abs().max()) / max(1.0, float(value.abs().max())) for name, value in theirs[0].items())
+    weights, _, clear = theirs
+    of_weights = max(float(((ours[0][name].reshape(value.shape) - value) * clear[name]).abs().max()) / max(1.0, float(value.abs().max())) for name, value in weights.items())
     of_losses = max(abs(a - b) / max(1.0, abs(b)) for a, b in zip(ours[1], theirs[1], strict=True))
     return max(of_weights, of_losses) if math.isfinite(of_weights + of_losses) else math.inf
 

@@ -51,7 +51,7 @@ def draw_optimizer(rng, net):
         ({"type": "adafactor", "weight_decay": 0.01}, adafactor_at, 0.05),
     ]
     if has_only_matrices(net):
-        choices += [({"type": "muon", "weight_decay": 0.1, "eps": 1e-8}, lambda p, r: Rated(p, r, muon), 0.01)]
+        choices += [({"type": "muon", "weight_decay": 0.1, "eps": 1e-3}, lambda p, r: Rated(p, r, lambda rate: muon(rate, eps=1e-3)), 0.01)]
     fields, make, rate = rng.choice(choices)
     clip = rng.choice([None, None, None, "clip_norm", "clip_value", "clip_parameter_norm"])
     return {**fields, **({clip: {"clip_norm": 0.5, "clip_value": 0.05, "clip_parameter_norm": 0.1}[clip]} if clip else {})}, make, rate

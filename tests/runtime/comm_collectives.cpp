@@ -1,4 +1,4 @@
-// Every collective over every transport, compared bit for bit with a direct computation.
+// Tests every collective over every transport, compared bit for bit with a direct computation.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -64,7 +64,8 @@ TEST_CASE("any sequence of calls over any groups, from shared or own memory, is 
       for (uint64_t i = 0; i < calls; ++i) {
         const Case c = random_case(i, 8, counts);
         if (!contains(c.ranks, rank)) continue;
-        // Each rank chooses independently: the choice does not change its peers' results.
+        // Each rank chooses independently whether it stages its data; the choice does not change the results of its
+        // peers.
         const bool staged = (i * 7 + static_cast<uint64_t>(rank)) % 5 == 0;
         check_case(comm, c, staged ? own.data() : arena + i % 3);
         ++checked;
@@ -117,7 +118,7 @@ TEST_CASE("groups without common ranks do not wait for each other") {
     run_ranks(*transport, [&](Communicator& comm, int rank) {
       auto* memory = reinterpret_cast<uint32_t*>(transport->arena(rank).data());
       const std::vector<int> ranks = rank < 2 ? std::vector<int>{0, 1} : std::vector<int>{3, 2};
-      // A different number of calls in each.
+      // The groups make different numbers of calls.
       for (uint64_t i = 0; i < (rank < 2 ? 20 : 50); ++i)
         check_case(comm, {.ranks = ranks, .count = 300, .salt = i}, memory);
       check_case(comm, {.ranks = {0, 1, 2, 3}, .count = 5, .salt = 99}, memory);
@@ -125,7 +126,7 @@ TEST_CASE("groups without common ranks do not wait for each other") {
   }
 }
 
-// Regression: Gloo waited until the timeout for a connection that could not be opened.
+// A regression: Gloo waited until the timeout for a connection that could not be opened.
 TEST_CASE("ranks over Gloo may have more groups than a process usually may have open files") {
   rlimit before{};
   getrlimit(RLIMIT_NOFILE, &before);
@@ -160,7 +161,7 @@ TEST_CASE("buffers outside the arena may be larger than the staging area") {
     for (Op op : {Op::all_reduce, Op::all_gather, Op::broadcast}) {
       check_case(comm, {.op = op, .ranks = {1, 0}, .count = count, .salt = 5}, own.data());
     }
-    // One rank's buffer in the arena, the other's outside.
+    // The buffer of one rank is in the arena, that of the other rank is outside.
     auto* arena = reinterpret_cast<uint32_t*>(transport.arena(rank).data());
     const Case mixed{.ranks = {0, 1}, .count = count, .salt = 6, .in_place = true};
     check_case(comm, mixed, rank == 0 ? arena : own.data());
@@ -173,8 +174,8 @@ TEST_CASE("bf16 is summed in f32 and rounded once, to nearest even") {
     const auto transport = kind.make(3, kPatience);
     std::vector<std::vector<uint16_t>> results(3);
     run_ranks(*transport, [&](Communicator& comm, int rank) {
-      // 256 + 1 + 1: in bf16 (8 bits) 256 + 1 stays 256; in f32 the sum is 258.
-      // 256 + 0.5 + 0.5 = 257 is half way between 256 and 258, and 256 is the even one.
+      // 256 + 1 + 1: in bf16, which has 8 bits, 256 + 1 stays 256, but in f32 the sum is 258. 256 + 0.5 + 0.5: the sum
+      // 257 is half way between 256 and 258, of which 256 is the even one.
       const std::vector<uint16_t> in =
           rank == 0 ? std::vector<uint16_t>{0x4380, 0x4380, 0x7fc0} : std::vector<uint16_t>{0x3f80, 0x3f00, 0x3f80};
       std::vector<uint16_t> out(3);

@@ -1,4 +1,4 @@
-// Expected results of collectives, computed directly, and calls that compare with them.
+// Computes the expected results of collectives directly, and makes calls that are compared with them.
 #pragma once
 
 #include <bit>
@@ -24,7 +24,7 @@ struct Case {
   bool in_place = false;  ///< if the collective allows it
 };
 
-/// 32 bits of data: element i of `rank`'s operand. f32 values whose sums depend on the order of addition.
+/// Element i of the operand of `rank`, as 32 bits. These f32 values have sums that depend on the order of addition.
 inline uint32_t element(const Case& c, int rank, int64_t i) {
   uint64_t x =
       c.salt * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(rank) * 0xbf58476d1ce4e5b9u + static_cast<uint64_t>(i);
@@ -97,7 +97,7 @@ inline void call(Communicator& comm, int group, const Case& c, const uint32_t* i
   }
 }
 
-/// Elements of memory that check_case needs.
+/// Number of elements of memory that check_case needs.
 inline int64_t case_elements(const Case& c) { return (in_blocks(c) + out_blocks(c)) * c.count; }
 
 /// Calls the collective on `memory`; throws if an element differs in any bit from the expected one.
@@ -122,7 +122,8 @@ inline void check_case(Communicator& comm, const Case& c, uint32_t* memory) {
   }
 }
 
-/// The same case on every rank that passes the same number: a group of random ranks in random order.
+/// Draws a case: a collective of a group of random ranks in random order. It is the same on every rank that passes the
+/// same number.
 inline Case random_case(uint64_t number, int num_ranks, const std::vector<int64_t>& counts) {
   std::mt19937_64 random(number);
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };

@@ -18,8 +18,8 @@ namespace {
 
 constexpr double kCommHostsPatience = 60;
 
-/// `host_of`: the number of each rank's host. Each segment has the statuses of all ranks, but arenas only for the ranks
-/// of its host.
+/// A transport between hosts. `host_of` has the number of each rank's host. Each host's segment has the statuses of all
+/// ranks, but only the arenas of the ranks of that host.
 class HostsTransport : public Transport {
  public:
   HostsTransport(std::vector<int> host_of, double timeout_seconds)

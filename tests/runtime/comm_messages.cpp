@@ -1,4 +1,4 @@
-// send, recv and wait_send.
+// Tests of send, recv and wait_send.
 #include <atomic>
 #include <numeric>
 
@@ -87,7 +87,7 @@ TEST_CASE("recv_sum adds a message to what is there, whatever its size and where
         for (size_t i = 0; i < count; ++i) data[i] = term(rank, i);
         const auto number = static_cast<int64_t>(count);
         if (rank > 0) {
-          // A small one is in the segment, where there is one.
+          // On transports with a segment, a small message lies in the segment.
           auto* arena = reinterpret_cast<float*>(transport->arena(rank).data());
           const bool fits = data.size() * sizeof(float) <= transport->arena(rank).size();
           if (fits) std::copy(data.begin(), data.end(), arena);
@@ -107,7 +107,7 @@ TEST_CASE("a sender that is far ahead waits for room, and all arrives") {
   SharedMemoryTransport transport(2, kCommMessagesPatience, 4096);
   run_ranks(transport, [&](Communicator& comm, int rank) {
     auto* arena = reinterpret_cast<uint32_t*>(transport.arena(rank).data());
-    // More than a channel's 1024 places.
+    // 5000 messages are more than the 1024 places of a channel.
     for (uint32_t i = 0; i < 5000; ++i) {
       if (rank == 0) {
         if (i >= 1000) comm.wait_send(1, i - 999);
@@ -118,7 +118,7 @@ TEST_CASE("a sender that is far ahead waits for room, and all arrives") {
         if (arena[0] != i) throw std::runtime_error("out of order");
       }
     }
-    // More staged bytes than the staging area has, from memory that is reused at once.
+    // The staged bytes are more than the staging area has, and the memory that is sent is reused at once.
     std::vector<uint32_t> own(3 << 20);  // 12 MiB
     for (uint32_t i = 0; i < 12; ++i) {
       const auto bytes = static_cast<int64_t>(own.size() - i) * 4;

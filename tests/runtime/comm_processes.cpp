@@ -1,4 +1,4 @@
-// Ranks that are processes, over one segment: the same calls, and ranks that die.
+// Tests of ranks that are processes with a common segment: the same calls as between threads, and ranks that die.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -56,7 +56,7 @@ TEST_CASE("ranks that are processes get the same bits as ranks that are threads"
         if (std::count(c.ranks.begin(), c.ranks.end(), rank) == 0) continue;
         check_case(comm, c, i % 4 == 0 ? own.data() : arena);
       }
-      // A ring: each rank sends to the next and receives from the previous one.
+      // The ranks form a ring: each sends to the next one and receives from the previous one.
       arena[0] = static_cast<uint32_t>(rank);
       const int64_t number = comm.send((rank + 1) % 6, arena, 4);
       comm.recv((rank + 5) % 6, arena + 1, 4);

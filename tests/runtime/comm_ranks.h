@@ -1,4 +1,4 @@
-// Runs one body as N ranks, each a thread with its own Communicator.
+// Runs the same function as N ranks, each of which is a thread with its own Communicator.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -36,7 +36,7 @@ inline std::vector<Route> all_routes(int num_ranks) {
   return routes;
 }
 
-/// From each rank to the next one, and from the last to the first.
+/// Routes from each rank to the next one, and from the last rank to the first.
 inline std::vector<Route> ring_routes(int num_ranks) {
   std::vector<Route> routes;
   for (int from = 0; from < num_ranks; ++from) routes.push_back({from, (from + 1) % num_ranks});
@@ -69,7 +69,8 @@ class GlooTransport : public Transport {
     for (int i = 0; i < num_ranks; ++i) arenas_.emplace_back(static_cast<size_t>(arena_bytes));
   }
   std::unique_ptr<Communicator> connect(int rank) override {
-    // Connecting is not what a test with a short timeout tests, and may be slow on a busy machine.
+    // The timeout for connecting is longer: it is not what a test with a short timeout tests, and connecting may be
+    // slow on a busy machine.
     return make_gloo_communicator(store, rank, num_ranks_,
                                   {.timeout_seconds = timeout_, .connect_seconds = 60, .encrypts = encrypts_});
   }

@@ -1,4 +1,4 @@
-// The segment: its checks, how groups are found, and what happens when it is full.
+// Tests of the segment: its checks, how groups are found, and what happens when it is full.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -94,10 +94,10 @@ TEST_CASE("a segment grows with the routes of messages, not with all pairs of ra
     CHECK(of_ring >= ranks * (channel + comm::Segment::kSendStaging));
     CHECK(of_ring <= ranks * (channel + comm::Segment::kSendStaging) + 2 * kPage);
   }
-  // Twice the ranks of a ring, at most twice the bytes.
+  // A ring with twice the ranks needs at most twice the bytes.
   for (const int ranks : {8, 64, 256})
     CHECK(bytes(2 * ranks, ring_routes(2 * ranks)) <= 2 * bytes(ranks, ring_routes(ranks)));
-  // A rank that sends to many has one staging area.
+  // A rank that sends to many other ranks still has one staging area.
   CHECK(bytes(64, {{0, 1}, {0, 2}, {0, 3}}) - bytes(64, {{0, 1}}) <= 2 * channel + 2 * kPage);
   CHECK(bytes(4, {{1, 2}, {0, 1}, {1, 2}}) == bytes(4, {{0, 1}, {1, 2}}));
 }
@@ -144,7 +144,7 @@ TEST_CASE("ranks that open the same groups in different orders at the same time 
     }
     std::rotate(groups.begin(), groups.begin() + rank, groups.end());
     for (const auto& group : groups) comm.open_group(group);
-    // In one order, so that the ranks do not wait in a circle.
+    // The ranks take the groups in the same order, so that they do not wait for each other in a circle.
     std::sort(groups.begin(), groups.end());
     auto* x = reinterpret_cast<int32_t*>(transport.arena(rank).data());
     for (const auto& group : groups) {
@@ -160,7 +160,8 @@ TEST_CASE("one more group than fits is an error that says so") {
   const auto comm = make_shared_memory_communicator(memory, 0, 1);
   std::vector<int> order = {1, 2, 3, 4, 5, 6, 7, 8, 9};
   std::string text;
-  // 362,880 orders of ten ranks, members for 6,553 of them, entries for 4,096.
+  // Ten ranks can be ordered in 362,880 ways. The segment has room for the members of 6,553 groups and for 4,096
+  // entries.
   for (int made = 0; text.empty() && made < 10000; ++made) {
     std::vector<int> group = order;
     group.insert(group.begin(), 0);

@@ -1,4 +1,4 @@
-// A call that cannot end names the ranks that it waits for and where they are.
+// Tests that a call that cannot end names the ranks that it waits for, and where these ranks are.
 #include <atomic>
 #include <optional>
 #include <thread>

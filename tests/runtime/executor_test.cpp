@@ -1,4 +1,4 @@
-// The CPU executor on handmade programs, with a communicator that records its calls.
+// Tests of the CPU executor on handmade programs, with a communicator that records its calls.
 #include "engine/runtime/executor.h"
 
 #include <doctest/doctest.h>
@@ -202,7 +202,7 @@ TEST_CASE("an executor starts the threads of its kernels before the first step")
   RecordingComm comm;
   ExecutorOptions options;
   options.threads = 3;
-  // A new thread has no workers of earlier tests.
+  // A new thread has no worker threads that earlier tests have started.
   std::thread([&] {
     const auto before = threads();
     const auto executor = make_cpu_executor(p, comm, options);

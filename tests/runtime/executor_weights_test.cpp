@@ -1,4 +1,5 @@
-// Initial weights: under any layout, bucket or shard, an element's value depends only on its index in the whole.
+// Tests of initial weights: under any layout, bucket or shard, the value of an element depends only on its index in the
+// whole tensor.
 #include <doctest/doctest.h>
 
 #include <cmath>

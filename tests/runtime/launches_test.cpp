@@ -1,4 +1,4 @@
-// Which launches a device runs before the first step, and where it reports its position.
+// Tests of which launches a device rehearses, and where it reports its position.
 #include "engine/runtime/launches.h"
 
 #include <doctest/doctest.h>

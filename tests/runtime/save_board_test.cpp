@@ -1,4 +1,4 @@
-// The decisions of SaveBoard, with ranks as threads that are at different steps.
+// Tests of the decisions of SaveBoard, with ranks as threads that are at different steps.
 #include "engine/runtime/comm/save_board.h"
 
 #include <doctest/doctest.h>
@@ -44,7 +44,7 @@ class Run {
     uint64_t mine = 0;
     for (int64_t step = 1; step <= steps_; ++step) {
       while (slowest() + kLead < step || (step % 50 == 0 && is_behind(step))) std::this_thread::yield();
-      // Each rank has its own clock: what is due for one is not for another.
+      // Each rank has its own clock, so a save may be due for one rank and not for another.
       const bool saves = board.saves_before(step, [&](int64_t last) { return step > last + 3 && random() % 4 == 0; });
       saved_[rank][static_cast<size_t>(step)] = saves ? 1 : 0;
       if (saves) {
@@ -62,7 +62,7 @@ class Run {
     }
   }
 
-  /// The writer still has a save of an earlier step.
+  /// Returns whether the writer still has a save of an earlier step.
   bool is_behind(int64_t step) const {
     const int64_t saving = board.saving();
     return saving >= 0 && saving < step;

@@ -1,4 +1,4 @@
-// StateCopier: whatever a step overwrites, and when, the copy is the state before the step.
+// Tests of StateCopier: whatever a step overwrites, and whenever it does, the copy is the state before the step.
 #include "engine/runtime/cpu/state_copier.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Ending after the same step without communication.
+// Tests that ranks end after the same step without communicating.
 #include "engine/runtime/comm/step_gate.h"
 
 #include <doctest/doctest.h>

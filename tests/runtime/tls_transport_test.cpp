@@ -1,4 +1,4 @@
-// Ranks that use TLS against attacks by unauthenticated peers and failures of the network.
+// Tests of ranks that use TLS, against attacks by unauthenticated peers and against failures of the network.
 #include "engine/runtime/comm/tls_transport.h"
 
 #include <doctest/doctest.h>
@@ -54,7 +54,7 @@ int dial(const sockaddr_in& address) {
   return made;
 }
 
-/// Rank 0 dials rank 1 by `address`.
+/// Connects the ranks: rank 0 dials rank 1 at `address`.
 void connect_ends(const End& zero, const End& one, const std::vector<char>& address) {
   std::thread other([&] { one.pair().connect(zero.address()); });
   try {
@@ -67,7 +67,7 @@ void connect_ends(const End& zero, const End& one, const std::vector<char>& addr
   other.join();
 }
 
-/// `sender` sends, the other rank gets.
+/// Sends data from `sender`, and returns the data that the other rank received.
 std::vector<char> carry(const End& sender, const End& receiver, std::vector<char> sent, uint64_t slot = 7) {
   std::vector<char> got(sent.size(), 'x');
   const auto from = sender.context->createUnboundBuffer(sent.data(), sent.size());
@@ -85,7 +85,7 @@ std::vector<char> pattern(size_t bytes, unsigned salt) {
   return made;
 }
 
-/// A wire between two ranks that sees, and may change, each byte from the one that dials.
+/// A connection between two ranks that sees, and may change, each byte that comes from the rank that dials.
 class Wire {
  public:
   using Touch = std::function<void(char* bytes, size_t count)>;

@@ -1,4 +1,4 @@
-// GPU memory of ranks outside their arenas, computed from programs alone.
+// Tests of the GPU memory that ranks need outside their arenas, computed from programs alone.
 #include "engine/runtime/workspace.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Jobs and plans drawn at random, for tests of the search and for tests/bench/search_bench.cpp.
+// Jobs and plans that are drawn at random, for tests of the search and for tests/bench/search_bench.cpp.
 #pragma once
 
 #include <random>
@@ -30,10 +30,10 @@ struct DrawnPlan {
 /// refused.
 DrawnPlan drawn_plan(std::mt19937& random, bool large);
 
-/// Planned, after a search if the mode is auto_parallel.
+/// Plans the job, after a search if the mode is auto_parallel.
 PlannedJob planned(const std::string& text, const std::vector<std::string>& settings);
 
-/// The step on the job's machine.
+/// The simulated seconds of a step on the job's machine.
 double simulated_seconds(const PlannedJob& job);
 /// Memory of the rank that needs most.
 int64_t most_memory(const PlannedJob& job);

@@ -1,4 +1,4 @@
-// Laws that hold for a search and its predictions, whatever the job.
+// Tests of laws that hold for a search and its predictions, whatever the job.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -18,8 +18,8 @@ struct LlamaShape {
   int ranks = 4, experts = 0, window = 0;
 };
 
-/// The job, for GPUs. `experts`: those of each block, of which a token uses two; 0: dense. `window`: of attention; 0:
-/// none.
+/// The text of the job, for GPUs. `experts` is the number of experts of each block, of which a token uses two; 0: the
+/// job is dense. `window` is the window of attention; 0: there is none.
 std::string llama(const LlamaShape& shape);
 
 struct Outcome {
@@ -28,15 +28,15 @@ struct Outcome {
   std::string plan = {};  ///< name of the plan that a search found
 };
 
-/// A plan as all of its fields are fixed; nothing if it is not legal.
+/// Plans the job with all fields of the plan given; nothing if the plan is not legal.
 std::optional<Outcome> outcome_of(const std::string& text, const std::vector<std::string>& settings);
 /// The plan that auto_parallel finds; nothing if there is none.
 std::optional<Outcome> found_for(const std::string& text, std::vector<std::string> settings);
 
-/// A number given in the environment.
+/// An integer in an environment variable; `otherwise` if it is not set.
 int from_environment(const char* name, int otherwise);
 
-/// A machine in a file, as a user would name it.
+/// A machine in a file that a job can name, as a user would do it.
 class MachineFile {
  public:
   explicit MachineFile(const Machine& machine);

@@ -1,4 +1,5 @@
-// auto_parallel: the search is exact by its own sum, deterministic, honest about bounds, and gives ordinary jobs.
+// Tests of auto_parallel: the search is exact by its own cost sum, deterministic, honest about bounds, and gives
+// ordinary jobs.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -36,7 +37,8 @@ struct Weighed {
   }
 };
 
-/// The least Traffic::total() over all settings of the units, by trying them all; nothing if they are too many.
+/// The least Traffic::total() over all settings of the units, found by trying all of them; nothing if there are too
+/// many.
 std::optional<double> least_by_trial(const Weighed& job, const Mesh& mesh, const CostModel& cost) {
   std::vector<std::vector<FactorAxes>> candidates;
   double count = 1;
@@ -44,7 +46,7 @@ std::optional<double> least_by_trial(const Weighed& job, const Mesh& mesh, const
     const size_t l = static_cast<size_t>(unit.layer);
     std::vector<FactorAxes> all;
     const size_t factors = job.graph.layers[l].factors.size();
-    // Each axis to each factor or none.
+    // Assigns each axis to each factor, or to none.
     std::vector<size_t> to(static_cast<size_t>(mesh.num_axes()), 0);
     for (;;) {
       FactorAxes axes(factors);
@@ -86,7 +88,7 @@ std::vector<Instruction> redistributions(const PlannedJob& job) {
   return all;
 }
 
-/// Time of collectives of rank 0.
+/// The time of the collectives of rank 0.
 double seconds_of(const PlannedJob& job, const std::vector<Instruction>& calls) {
   const Program program = compile(job, 0);
   double seconds = 0;

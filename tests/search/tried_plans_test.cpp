@@ -1,4 +1,4 @@
-// The list of plans that a search has tried.
+// Tests of the list of plans that a search has tried.
 #include "engine/search/trials/tried_plans.h"
 
 #include <doctest/doctest.h>

@@ -15,9 +15,12 @@ namespace trainctl {
 struct AsyncRun {
   PlannedJob job;
   std::vector<Program> programs;
-  std::map<int64_t, float> losses;  ///< by batch, from 0; of workers in step by step, checked to agree
-  std::map<int64_t, int> workers;   ///< which worker ran it; of workers in step the last
-  /// Whole, after the last update: on the servers, or, of workers in step, on all workers, checked to agree.
+  std::map<int64_t, float> losses;  ///< loss of each batch, counted from 0. If workers run in step: loss of each step,
+                                    ///< after a check that the workers agree
+  std::map<int64_t, int> workers;   ///< worker that ran each batch. If workers run in step: the last worker that ran
+                                    ///< the step
+  /// The whole weights after the last update, from the servers. If workers run in step: from the workers, after a check
+  /// that all have the same.
   std::map<std::string, std::vector<float>> weights;
   std::vector<std::vector<int64_t>> staleness;  ///< by server, of each update
   std::vector<ValidationReport> validations;    ///< if the workers are in step, those of worker 0
@@ -28,11 +31,11 @@ struct AsyncRun {
 };
 
 struct AsyncOptions {
-  /// On the worker's thread, after each of its batches; it may throw, which ends that worker as a dead one.
+  /// Called on the worker's thread after each of its batches. If it throws, that worker ends as a worker that has died.
   std::function<void(int worker, const StepReport&, Executor&)> on_step{};
-  /// Workers run on something that stands for a device: memory of its own, reached through their arenas.
+  /// Workers run on a substitute for a device, whose memory only the worker's arena can reach.
   bool on_devices = false;
-  /// On the server's thread, before it takes the next push.
+  /// Called on the server's thread before the server takes the next push.
   std::function<void(int server)> on_update{};
 };
 
@@ -40,7 +43,8 @@ struct AsyncOptions {
 std::unique_ptr<Executor> stand_in_for_device(const Program& program, Communicator& comm,
                                               const ExecutorOptions& options);
 
-/// Throws what a server threw, or a worker of which no on_step has thrown.
+/// Runs the job. Rethrows the error of a server, or the error of a worker, unless on_step itself has made that worker
+/// throw.
 AsyncRun run_async(PlannedJob job, const AsyncOptions& options = {});
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// Asynchronous parameter servers: what pushes and pulls promise, whatever the workers' speeds.
+// Tests of asynchronous parameter servers: what pushes and pulls promise, whatever the workers' speeds.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -106,7 +106,8 @@ TEST_CASE("each batch updates each server once, versions rise by one, and no upd
     CHECK(run.losses.size() == 60);
     for (const std::vector<int64_t>& of_server : run.staleness) {
       CHECK(of_server.size() == 60);
-      // A batch of round r starts when all of round r - s - 1 are applied, and while it runs others may reach r + s.
+      // A batch of round r starts once all batches of round r - s - 1 are applied, and while it runs other workers may
+      // reach round r + s.
       for (const int64_t s : of_server) CHECK(s <= (2 * staleness + 1) * workers - 1);
     }
     int64_t counted = 0;
@@ -133,7 +134,7 @@ TEST_CASE("a worker that never comes back holds the others within the staleness"
   const AsyncRun run =
       run_async(planned("mlp", asynchronous(kWorkers, 1, kStaleness) + Overrides{"train={steps: 60}"}), options);
   CHECK(run.losses.size() == 60);
-  // Rounds 0 to 1 + kStaleness of the two others.
+  // The two other workers have run the rounds 0 to 1 + kStaleness.
   CHECK(at_release <= 2 * (2 + kStaleness));
   CHECK(at_release > 2);
 }

@@ -20,7 +20,7 @@ std::unique_ptr<BatchBoard> board_of(int workers, int64_t end, bool rebalance = 
   return board;
 }
 
-/// All that a worker gets until there is no more now.
+/// Claims batches for a worker until there are none for it at the moment, and returns them.
 std::vector<int64_t> claims(BatchBoard& board, int worker, bool finish = true) {
   std::vector<int64_t> all;
   for (int64_t batch = board.claim(worker); batch >= 0; batch = board.claim(worker)) {

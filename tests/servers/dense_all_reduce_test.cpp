@@ -1,4 +1,5 @@
-// Tables on the servers of workers that run in lockstep: the workers all_reduce the rest (parallel.sync: true, tables).
+// Tests of workers in lockstep whose tables are on servers, and which all_reduce all other gradients (parallel.sync:
+// true, tables).
 #include <doctest/doctest.h>
 
 #include <chrono>

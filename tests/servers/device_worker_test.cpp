@@ -1,4 +1,5 @@
-// Workers on devices with servers on the host's cores. A CPU executor with an arena of its own stands for a GPU's.
+// Tests of workers on devices with servers on the host's cores. A CPU executor with an arena of its own stands for a
+// GPU's executor.
 #include "engine/runtime/device_worker.h"
 
 #include <doctest/doctest.h>

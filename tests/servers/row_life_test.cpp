@@ -1,4 +1,4 @@
-// Rows of tables come, are used again, and go: asked for ahead, cached by workers, admitted and dropped by servers.
+// Tests of the life of table rows: rows are prefetched, cached by workers, and admitted and dropped by servers.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ OptimizerSpec adam() {
   return spec;
 }
 
-/// One update of these rows, each with a gradient of its own.
+/// Updates these rows once, each with a gradient of its own.
 void update(TableRows& rows, const std::vector<int32_t>& ids) {
   std::vector<float> gradients;
   for (const int32_t id : ids) gradients.insert(gradients.end(), 4, std::sin(static_cast<float>(id + 1)));

@@ -1,4 +1,5 @@
-// Tables on the servers: the numbers of a dense embedding, and memory only for rows that were trained.
+// Tests of tables on servers: they give the numbers of a dense embedding, and need memory only for rows that were
+// trained.
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -201,7 +202,8 @@ TEST_CASE("a table needs memory only for the rows that were trained, however man
 
 namespace {
 
-/// Trains rows on `servers` owners, saves them as a checkpoint has them, and restores them on other numbers of servers.
+/// Trains rows on `servers` owners, saves them in the form of a checkpoint, and restores them on other numbers of
+/// servers.
 void check_saved_rows(const ServedTable& table, const std::vector<int32_t>& ids, int servers,
                       const std::string& folder) {
   Manifest manifest;

@@ -1,4 +1,4 @@
-// The solver against the enumeration of all assignments.
+// Compares the solver with the enumeration of all assignments.
 #include "engine/solver/assignment.h"
 
 #include <doctest/doctest.h>
@@ -15,7 +15,7 @@ int pick(std::mt19937& random, int least, int most) {
   return least + static_cast<int>(random() % static_cast<unsigned>(most - least + 1));
 }
 
-/// Random tables over some of the variables.
+/// Random cost tables over some of the variables.
 std::vector<CostTable> random_tables(std::mt19937& random, const std::vector<int>& sizes) {
   std::vector<CostTable> tables;
   for (int t = pick(random, 1, 8); t > 0; --t) {
@@ -44,7 +44,7 @@ double cost_of(const std::vector<CostTable>& tables, const std::vector<int>& siz
   return cost;
 }
 
-/// Calls `visit` with every assignment.
+/// Calls `visit` with every assignment of values to the variables.
 template <class Visit>
 void for_each_assignment(const std::vector<int>& sizes, Visit visit) {
   std::vector<int> values(sizes.size(), 0);

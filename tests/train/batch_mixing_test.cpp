@@ -1,4 +1,4 @@
-// mixup and cutmix of batches, as a loader delivers them to the ranks of any plan.
+// Tests of mixup and cutmix, on the batches that a loader delivers to the ranks of any plan.
 #include "engine/train/data/batch_mixing.h"
 
 #include <doctest/doctest.h>
@@ -15,7 +15,8 @@ namespace {
 
 constexpr int64_t kSamples = 12, kRows = 8, kElements = 5 * 4 * 3;
 
-/// Sample s: data [5, 4, 3], 1000 * s + element; label [2], all of it for class s % 2.
+/// A set whose sample s has data [5, 4, 3] with the values 1000 * s + element, and a label [2] that is 1 for class s %
+/// 2.
 class Pictures final : public Dataset {
  public:
   int64_t size() const override { return kSamples; }
@@ -69,7 +70,8 @@ struct Rows {
   friend bool operator==(const Rows&, const Rows&) = default;
 };
 
-/// The rows of step `step` that ranks of a plan get together: `ranks` parts of each of `micro_batches`.
+/// The rows of step `step` that the ranks of a plan get together: each of `micro_batches` is divided into `ranks`
+/// parts.
 Rows read(const DatasetSpec& spec, int64_t step, int ranks, int micro_batches, bool full_batch = false) {
   const int64_t of_micro_batch = kRows / micro_batches, part = of_micro_batch / ranks;
   std::vector<Rows> of(static_cast<size_t>(micro_batches * ranks));
@@ -93,7 +95,7 @@ Rows read(const DatasetSpec& spec, int64_t step, int ranks, int micro_batches, b
   return all;
 }
 
-/// Share of the row's own label; its neighbor has the other class.
+/// The share of the row's own label; the label of its neighbor is the other class.
 double share_of(const Rows& rows, int64_t row) { return double{rows.labels[static_cast<size_t>(2 * row + row % 2)]}; }
 
 std::string error_of(const DatasetSpec& spec, const std::vector<SampleField>& fields) {

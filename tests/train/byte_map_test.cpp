@@ -1,5 +1,5 @@
-// Fields that stay bytes until they are loaded: the floats that a worker makes of them, and those of a device's table,
-// have the bits of the transforms.
+// Tests of fields that stay bytes until they are loaded: the floats that a worker computes, and those of a device's
+// table, have the same bits as after the transforms.
 #include "engine/train/data/byte_map.h"
 
 #include <doctest/doctest.h>
@@ -41,7 +41,7 @@ std::vector<float> mapped(const ByteTable& table, const uint8_t* bytes) {
   return out;
 }
 
-/// Sample s: u8 [6, 7, 3] as "image", its label s % 3.
+/// A source whose sample s has a u8 "image" [6, 7, 3], and the label s % 3.
 class ByteMapPictures final : public Source {
  public:
   int64_t size() const override { return 24; }

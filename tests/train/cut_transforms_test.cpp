@@ -1,4 +1,4 @@
-// A cache that keeps samples before their first random transform.
+// Tests of a cache that keeps samples before their first random transform.
 #include "engine/train/data/cut_transforms.h"
 
 #include <doctest/doctest.h>

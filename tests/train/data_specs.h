@@ -1,4 +1,4 @@
-// Specs of data sets and transforms, for tests of what is made of them.
+// Makes the specs of data sets and transforms for tests.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Data sets before and after they are opened, random data, and the order of samples.
+// Tests of data sets before and after they are opened, of random data, and of the order of samples.
 #include "engine/train/data/dataset.h"
 
 #include <doctest/doctest.h>

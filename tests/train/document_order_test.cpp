@@ -1,4 +1,4 @@
-// The order of documents whose rows ranks share (engine/train/data/document_order.h).
+// Tests of the order of documents whose rows ranks share (engine/train/data/document_order.h).
 #include "engine/train/data/document_order.h"
 
 #include <doctest/doctest.h>
@@ -19,7 +19,7 @@ RowOrder row_order(int64_t ranks, int64_t groups) {
   return RowOrder::of({{kRowOrder, ranks}, {kRowGroups, groups}}, kOrderedRows);
 }
 
-/// Lengths that add up to kOrderedRows.
+/// Random lengths of documents that add up to kOrderedRows.
 std::vector<int64_t> lengths(const std::function<double()>& draw) {
   std::vector<int64_t> all;
   for (int64_t left = kOrderedRows; left > 0; left -= all.back())
@@ -27,7 +27,7 @@ std::vector<int64_t> lengths(const std::function<double()>& draw) {
   return all;
 }
 
-/// The most work of a rank, divided by the mean.
+/// The work of the busiest rank, divided by the mean.
 double imbalance(const std::vector<int64_t>& documents, const RowOrder& order) {
   const std::vector<int64_t> work = work_of_ranks(documents, order);
   const auto sum = static_cast<double>(std::accumulate(work.begin(), work.end(), int64_t{0}));

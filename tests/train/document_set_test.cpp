@@ -1,4 +1,4 @@
-// Rows of documents: which tokens they have, which are trained, and how documents share rows.
+// Tests of rows of documents: which tokens they have, which are trained, and how documents share rows.
 #include "engine/train/data/document_set.h"
 
 #include <doctest/doctest.h>
@@ -55,7 +55,7 @@ DocumentRow document_row(const DocumentSet& set, int64_t sample) {
   return row;
 }
 
-/// The text of the labels that count.
+/// The text of the labels that are trained.
 std::string trained_part(const std::string& folder, const DocumentRow& row) {
   std::vector<int32_t> tokens;
   std::copy_if(row.label.begin(), row.label.end(), std::back_inserter(tokens),
@@ -296,7 +296,7 @@ DatasetSpec text_set(const std::string& folder, const std::string& lines, int64_
   return spec;
 }
 
-/// Positions of all rows, without the padding.
+/// The number of positions of all rows, without padding.
 int64_t used_positions_of(const DocumentSet& set) {
   int64_t used = 0;
   for (int64_t i = 0; i < set.size(); ++i) {

@@ -1,4 +1,4 @@
-// TensorBoard's event files, read back by a reader of their format.
+// Tests of TensorBoard's event files, which a separate reader of the format reads back.
 #include "engine/train/files/event_file.h"
 
 #include <doctest/doctest.h>
@@ -16,7 +16,7 @@ using namespace trainctl;
 
 namespace {
 
-/// Events of the only file in `folder`.
+/// The events of the only file in `folder`.
 std::vector<ReadEvent> events_in(const std::string& folder) {
   const std::filesystem::directory_iterator first(folder);
   REQUIRE(first != std::filesystem::directory_iterator());
@@ -29,7 +29,8 @@ std::vector<ReadEvent> events_in(const std::string& folder) {
 }  // namespace
 
 TEST_CASE("the sum of a record is CRC-32C, masked") {
-  CHECK(event_reader::crc32c("123456789") == 0xE3069283U);  // the check value of the catalogue of CRCs
+  CHECK(event_reader::crc32c("123456789") == 0xE3069283U);  // 0xE3069283 is the check value that catalogues of CRCs
+                                                            // give for CRC-32C.
   const std::vector<ReadEvent> none = read_events(event_record(""));
   CHECK(none.size() == 1);
   std::string record = event_record("\x10\x05");

@@ -1,4 +1,5 @@
-// Reads TensorBoard's event files as its own reader does, for the tests: checks both sums of each record.
+// Reads TensorBoard's event files as TensorBoard's own reader does, for the tests. Checks both checksums of each
+// record.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ struct ReadEvent {
 
 namespace event_reader {
 
-/// Bit by bit, from the polynomial.
+/// Computes the CRC-32C bit by bit from its polynomial, independently of the tested code.
 inline uint32_t crc32c(std::string_view data) {
   uint32_t crc = ~0U;
   for (const char c : data) {
@@ -116,7 +117,7 @@ inline ReadHistogram read_histogram(std::string_view text) {
   return h;
 }
 
-/// The content of a value's plug-in data, if it is of that plug-in.
+/// The content of a value's plug-in data, if the data belong to that plug-in.
 inline std::string content_for(std::string_view plugin, std::string_view metadata) {
   std::string name, content;
   for (Message field(metadata); field.next();)
@@ -161,7 +162,7 @@ inline ReadEvent read_event(std::string_view text) {
 
 }  // namespace event_reader
 
-/// Throws if a record is cut off or a sum is wrong.
+/// Reads all events of a file. Throws if a record is cut off, or if a checksum is wrong.
 inline std::vector<ReadEvent> read_events(std::string_view file) {
   const auto number = [&](size_t at, auto value) {
     if (at + sizeof value > file.size()) throw std::runtime_error("a record is cut off");

@@ -1,4 +1,4 @@
-// An observer for tests: calls functions. Functions that are not set do nothing.
+// An observer for tests, which passes each event to a function. Functions that are not set do nothing.
 #pragma once
 
 #include <functional>

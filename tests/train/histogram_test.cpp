@@ -1,4 +1,4 @@
-// Counts of ranges, against the values one by one.
+// Tests the counts of histograms against a count of the values one by one.
 #include "engine/train/files/histogram.h"
 
 #include <doctest/doctest.h>
@@ -12,7 +12,7 @@ using namespace trainctl;
 
 namespace {
 
-/// Pseudo-random numbers from a fixed seed, over many octaves, of both signs.
+/// Pseudo-random numbers from a fixed seed, of both signs, spread over many octaves.
 std::vector<float> numbers(size_t count, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> exponents(0, 6), signs(0, 1);

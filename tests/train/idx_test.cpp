@@ -1,4 +1,4 @@
-// IDX files: correct ones, and one test for each way a file can be broken.
+// Tests of IDX files: correct ones, and one test for each way in which a file can be broken.
 #include "engine/train/data/idx.h"
 
 #include <doctest/doctest.h>
@@ -58,7 +58,7 @@ TEST_CASE("a small file that would inflate to far more is refused before it does
   stream.next_out = bomb.data();
   stream.avail_out = uInt(bomb.size());
   ByteVector block = start;
-  for (uint32_t i = 0; i <= kClaimed; ++i) {  // all of it is there
+  for (uint32_t i = 0; i <= kClaimed; ++i) {  // The file really has all bytes that its header claims.
     stream.next_in = block.data();
     stream.avail_in = uInt(block.size());
     REQUIRE(deflate(&stream, i < kClaimed ? Z_NO_FLUSH : Z_FINISH) == (i < kClaimed ? Z_OK : Z_STREAM_END));
@@ -106,14 +106,14 @@ TEST_CASE("dims whose product is too large or overflows are refused before anyth
   CHECK(message_of(huge).find("f: byte 8: dim 1 of 4,294,967,295 makes the file larger than the limit of 16.0 GiB") ==
         0);
   CHECK(message_of(idx_bytes({100}), 99).find("larger than the limit of 99 B") != std::string::npos);
-  // A gzip file of about 30 bytes that promises 4 GB.
+  // This gzip file of about 30 bytes claims to contain 4 GB.
   CHECK(message_of(gzip({0, 0, 8, 1, 255, 255, 255, 255, 1, 2, 3})).find("found at most") != std::string::npos);
 }
 
 TEST_CASE("a broken gzip file is distinguished from a broken IDX file") {
   const ByteVector good = gzip(idx_bytes({100, 10}));
   ByteVector bad = good;
-  bad[good.size() - 6] ^= 1;  // in the trailer: CRC
+  bad[good.size() - 6] ^= 1;  // This byte belongs to the CRC in the trailer.
   CHECK(message_of(bad).find("damaged gzip data: incorrect data check") != std::string::npos);
   bad = good;
   bad[12] ^= 0xff;

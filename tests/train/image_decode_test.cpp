@@ -1,4 +1,4 @@
-// Decoding: regions, orientation, colors, and damaged files.
+// Tests of decoding: regions, orientation, colors, and damaged files.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -139,7 +139,7 @@ TEST_CASE("EXIF's orientation makes the image upright, in JPEG and PNG, in both 
     CHECK(std::string(turned.pixels.begin(), turned.pixels.end()) == upright);
     CHECK(image_size(png, "p") == ImageSize{height, 6 / height});
     for (const bool is_big_endian : {false, true}) {
-      // Eight times as large, so that JPEG's blocks have one value each.
+      // The picture is enlarged eight times, so that each of JPEG's blocks has a single value.
       Picture large{16, 24, 1, {}};
       for (int64_t y = 0; y < 16; ++y)
         for (int64_t x = 0; x < 24; ++x)
@@ -186,13 +186,14 @@ TEST_CASE("alpha is dropped, palettes become colours, few bits fill the range an
         std::vector<uint8_t>{40, 50, 60, 10, 20, 30, 40, 50, 60});
   CHECK(decode(write_png({1, 4, 1, {0b00011011}}, {.bits = 2}), 1).pixels == std::vector<uint8_t>{0, 85, 170, 255});
   CHECK(decode(write_png({1, 3, 1, {0b10100000}}, {.bits = 1}), 1).pixels == std::vector<uint8_t>{255, 0, 255});
-  // 0x0080 is 0.498 of 257, 0x0081 0.502, 0xff7f is 254.502.
+  // A 16-bit value is divided by 257 and rounded: 0x0080 / 257 is 0.498, 0x0081 / 257 is 0.502, and 0xff7f / 257 is
+  // 254.502.
   CHECK(decode(write_png({1, 4, 1, {0, 0x80, 0, 0x81, 0xff, 0x7f, 0xff, 0xff}}, {.bits = 16}), 1).pixels ==
         std::vector<uint8_t>{0, 1, 255, 255});
 }
 
 TEST_CASE("CMYK and YCCK are read as Adobe stores them, inverted") {
-  // No ink, black, cyan, half magenta.
+  // The inks are, from left to right: none, black, cyan, and half magenta.
   Picture inks{8, 32, 4, {}};
   const uint8_t stored[4][4] = {{255, 255, 255, 255}, {255, 255, 255, 0}, {0, 255, 255, 255}, {255, 128, 255, 255}};
   for (int64_t y = 0; y < 8; ++y)
@@ -211,7 +212,7 @@ TEST_CASE("the size is that of the header, and a JPEG at a smaller scale covers 
   CHECK(image_size(file, "p") == ImageSize{97, 203});
   const Picture half = decode(file, 3, PixelBox{10, 21, 50, 100}, 2);
   CHECK(half.height == 25);
-  CHECK(half.width == 51);  // from 10.5 to 60.5
+  CHECK(half.width == 51);  // The decoded region reaches from 10.5 to 60.5 in pixels of the halved image.
   const Picture whole = decode(file, 3, {}, 2);
   CHECK(whole.height == 49);
   CHECK(whole.width == 102);
@@ -255,7 +256,7 @@ TEST_CASE("a JPEG whose data are damaged is an error, although libjpeg only warn
 
 TEST_CASE("an image that claims more pixels than the limit is refused before memory is taken") {
   FileBytes png = write_png(make_picture(8, 8, 3));
-  for (const size_t at : {size_t{16}, size_t{20}}) png[at + 1] = std::byte{1};  // 65,544 x 65,544
+  for (const size_t at : {size_t{16}, size_t{20}}) png[at + 1] = std::byte{1};  // Width and height become 65,544.
   CHECK(env_error(png).find("cats/12.jpg: ") == 0);
   FileBytes jpeg = write_jpeg(make_picture(8, 8, 3));
   const std::byte kFrame[] = {std::byte{0xff}, std::byte{0xc0}};

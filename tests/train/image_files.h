@@ -1,4 +1,4 @@
-// Image files for tests, written by libjpeg and libpng, of a picture that is smooth in places and sharp in others.
+// Writes image files for tests with libjpeg and libpng. Their picture is smooth in some places and sharp in others.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct Picture {
   }
 };
 
-/// Waves and edges, others for each seed.
+/// Makes a picture of waves and edges; each seed gives another picture.
 Picture make_picture(int64_t height, int64_t width, int64_t channels, uint64_t seed = 1);
 
 struct JpegOptions {
@@ -32,7 +32,8 @@ struct JpegOptions {
   bool is_big_endian = false;
   bool is_ycck = false;  ///< YCCK if there are 4 channels
 };
-/// 1 channel: gray. 3: RGB, stored as YCbCr. 4: inverted CMYK.
+/// Writes a JPEG file. A picture of 1 channel is stored as gray, 3 channels are RGB and stored as YCbCr, 4 channels are
+/// inverted CMYK.
 FileBytes write_jpeg(const Picture& picture, const JpegOptions& options = {});
 
 struct PngOptions {
@@ -41,10 +42,10 @@ struct PngOptions {
   std::vector<uint8_t> palette;  ///< red, green, blue of each entry; the pixels, of 1 channel, are indices of entries
   int orientation = 0;
 };
-/// 1 channel: gray. 2: gray and alpha. 3: RGB. 4: RGB and alpha.
+/// Writes a PNG file. 1 channel is gray, 2 channels are gray and alpha, 3 are RGB, 4 are RGB and alpha.
 FileBytes write_png(const Picture& picture, const PngOptions& options = {});
 
-/// TIFF data with the tag of an orientation.
+/// TIFF data, as EXIF has them, with the tag of an orientation.
 std::vector<uint8_t> exif_data(int orientation, bool is_big_endian);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// Learning rates, the scalars of a step, and the lines that a run prints.
+// Tests of learning rates, of the scalars of a step, and of the lines that a run prints.
 #include "engine/train/trainer/learning_rate.h"
 
 #include <doctest/doctest.h>

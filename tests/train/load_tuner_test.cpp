@@ -1,4 +1,4 @@
-// Decisions of the tuner, on pipelines that are a formula.
+// Tests the decisions of the tuner on simulated pipelines, whose speed is given by a formula.
 #include "engine/train/data/load_tuner.h"
 
 #include <doctest/doctest.h>
@@ -12,8 +12,8 @@ using namespace trainctl;
 
 namespace {
 
-/// A step computes for `compute` seconds, a batch takes one worker `read` seconds, and up to `cores` workers run at
-/// once.
+/// A pipeline in which a step computes for `compute` seconds, one worker needs `read` seconds for a batch, and up to
+/// `cores` workers run at the same time.
 struct TunedPipeline {
   double compute = 0.01, read = 0.04;
   int cores = 8;
@@ -31,7 +31,7 @@ int run(LoadTuner& tuner, const TunedPipeline& p, int steps) {
   return changes;
 }
 
-/// Rows of these seconds, 40 % more or less.
+/// A pipeline whose rows take these seconds on average, each 40 % more or less.
 SimulatedPipeline uneven(const StageSeconds& mean) {
   SimulatedPipeline pipeline;
   pipeline.read = [mean](int64_t batch, int row) {
@@ -51,10 +51,10 @@ std::vector<SimulatedPipeline> known_pipelines() {
   source.uses_cores = false;
   SimulatedPipeline few = decode, rare = balanced;
   few.cores = 6;
-  // With 1 batch ahead more than 8 workers do not help, with 2 they do.
+  // With 1 batch ahead more than 8 workers do not help; with 2 batches ahead they do.
   SimulatedPipeline deep = uneven({{1.05, 0, 0, 0}});
   deep.uses_cores = false;
-  // One row of 24 takes as long as two steps: depth, not workers, hides it.
+  // One row of 24 takes as long as two steps. More batches ahead can hide that, more workers cannot.
   rare.read = [](int64_t batch, int row) { return StageSeconds{{row == 0 && batch % 3 == 0 ? 2.0 : 0.02, 0, 0, 0}}; };
   return {decode, source, transform, balanced, few, rare, deep};
 }

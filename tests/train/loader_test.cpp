@@ -1,4 +1,4 @@
-// Data that the loader delivers to a rank for the load instructions of its program.
+// Tests of the data that the loader delivers to a rank for the load instructions of its program.
 #include "engine/train/data/loader.h"
 
 #include <doctest/doctest.h>
@@ -15,7 +15,8 @@ using namespace trainctl;
 
 namespace {
 
-/// Sample s of `size`: data [4, 3] with 100 * s + element, label s. Fails at sample `broken`.
+/// A set of `size` samples. Sample s has data [4, 3] with the values 100 * s + element, and the label s. Reading sample
+/// `broken` fails.
 class Counting final : public Dataset {
  public:
   explicit Counting(int64_t size, int64_t broken = -1) : size_(size), broken_(broken) {
@@ -36,7 +37,7 @@ class Counting final : public Dataset {
   std::vector<SampleField> fields_;
 };
 
-/// Two labels per sample s: s % 3 and 7.
+/// A set whose sample s has two labels: s % 3 and 7.
 class Classes final : public Dataset {
  public:
   int64_t size() const override { return 6; }
@@ -98,7 +99,8 @@ TEST_CASE(
     "a shuffle in blocks gives each step the same samples for any number of workers, ranks' parts, and from any step") {
   Program whole, part;
   whole.instructions = {load_of_shape("label", 0, {8, 1}, {0, 0}, {8, 1})};
-  part.instructions = {load_of_shape("label", 0, {8, 1}, {4, 0}, {4, 1})};  // of the second of two ranks
+  part.instructions = {load_of_shape("label", 0, {8, 1}, {4, 0}, {4, 1})};  // The program of the second of two ranks,
+                                                                            // which loads the second half of the rows.
   DatasetSpec spec = spec_of(8);
   spec.shuffle = true;
   spec.shuffle_block = 3;
@@ -106,7 +108,7 @@ TEST_CASE(
     spec.workers = workers;
     Loader loader(std::make_unique<Counting>(100), spec, program, 1, {.first_step = first, .num_steps = 30 - first});
     std::vector<std::vector<float>> of;
-    for (int64_t step = first; step < 30; ++step) {  // two epochs and a half
+    for (int64_t step = first; step < 30; ++step) {  // 30 steps are two and a half epochs.
       of.push_back(loader_floats(loader.next_step(), program, 0));
       loader.release_step();
     }
@@ -280,7 +282,7 @@ TEST_CASE("batches stay as they are until they are released, in the requested me
 
 namespace {
 
-/// Data depend on the sample's random numbers, and reading takes longer for some samples.
+/// A set whose data depend on the sample's random numbers, and in which some samples take longer to read.
 class Drawn final : public Dataset {
  public:
   int64_t size() const override { return 40; }
@@ -385,8 +387,7 @@ TEST_CASE("autotune adds workers while the trainer waits for the loader, which c
 
 namespace {
 
-/// Sample 5 is not read before `release`.
-/// Remembers which samples were requested.
+/// A set in which sample 5 cannot be read before `release`. It remembers which samples were announced by expect().
 class Requested final : public Dataset {
  public:
   explicit Requested(std::set<int64_t>& requested) : requested_(requested) {}

@@ -1,4 +1,4 @@
-// The scale of the loss under precision: fp16.
+// Tests of the scale of the loss with precision: fp16.
 #include "engine/train/trainer/loss_scale.h"
 
 #include <doctest/doctest.h>

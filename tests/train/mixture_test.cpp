@@ -1,4 +1,4 @@
-// Mixtures: how many samples of each source a step draws, which ones, and how a curriculum orders a set.
+// Tests of mixtures: how many samples of each source a step draws, which ones, and how a curriculum orders a set.
 #include "engine/planning/mixture.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Folders of mnist: the names of the files, compressed or not, and every way in which they can be damaged.
+// Tests of folders of mnist: the names of the files, compressed or not, and every way in which they can be damaged.
 #include <doctest/doctest.h>
 
 #include "engine/train/data/dataset.h"

@@ -1,4 +1,4 @@
-// Files of printed tensors, read as numpy reads them.
+// Tests of the files of printed tensors, which are read here in the way numpy reads them.
 #include "engine/train/files/npy_file.h"
 
 #include <doctest/doctest.h>
@@ -36,7 +36,7 @@ std::vector<float> floats(const std::string& path, const Shape& shape) {
   return values;
 }
 
-/// 0, 1, 2, … of a part of a tensor in which every element is its index.
+/// The values of a part of a tensor in which every element is its own index: 0, 1, 2, …
 std::vector<float> indices(const Shape& whole, const Shape& first, const Shape& shape) {
   std::vector<float> values;
   for (int64_t i = 0; i < num_elements(shape); ++i) {

@@ -1,4 +1,4 @@
-// Addresses, lists and credentials of object stores; requests are tested by tests/stores.
+// Tests of addresses, lists and credentials of object stores. tests/stores tests the requests.
 #include <doctest/doctest.h>
 
 #include "engine/base/url.h"

@@ -1,4 +1,4 @@
-// Profiles: which rank waited for which, where the time went, and the trace for viewers.
+// Tests of profiles: which rank waited for which, where the time went, and the trace for viewers.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -29,7 +29,8 @@ namespace {
 
 Operand floats(int64_t n) { return {.offset = 0, .shape = {n}, .global_shape = {n}, .tensor = "t"}; }
 
-/// Ranks 0 and 1: a relu on the compute stream, an all_reduce on the comm stream, a send from 0 to 1.
+/// The programs of ranks 0 and 1: a relu on the compute stream, an all_reduce on the comm stream, and a send from 0 to
+/// 1.
 Program two_ranks(int rank) {
   Program program;
   program.rank = rank;
@@ -61,7 +62,7 @@ nlohmann::json trace_of(std::span<const RankProfile> profiles) {
   return nlohmann::json::parse(text.str(), nullptr, false);
 }
 
-/// Checks the properties of every trace that viewers and users rely on.
+/// Checks the properties of a trace that viewers and users rely on.
 void check_trace(const nlohmann::json& trace, std::span<const RankProfile> profiles, int64_t steps) {
   REQUIRE(trace.is_object());
   std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> tracks;
@@ -153,7 +154,8 @@ TEST_CASE("the tasks that ran are those of the last common step, of the first ra
 
 TEST_CASE("the shares of a rank add up to 1, and communication under a kernel is hidden") {
   const Program first = two_ranks(0), second = two_ranks(1);
-  // rank 0: kernel 0..100; all_reduce from 50, moving 60..160; idle to 180; the send until 200
+  // Events of rank 0, in ns: a kernel from 0 to 100; an all_reduce from 50 on that moves bytes from 60 to 160; idle
+  // until 180; then a send until 200.
   const std::vector<RankProfile> profiles = {{&first, {span(0, 0, 100), span(1, 50, 160), span(2, 190, 200, 180)}},
                                              {&second, {span(0, 0, 40), span(1, 60, 160), span(2, 195, 205)}}};
   const ProfileSummary summary = summarize(profiles);
@@ -178,7 +180,8 @@ TEST_CASE("the parts of a step add up to it, and each kernel counts with the mac
   const Program first = two_ranks(0), second = two_ranks(1);
   Machine machine = *find_machine("cpu");
   machine.memory_rate = {100e9};
-  // Both ranks: a kernel 0..100; bytes move until 160; nothing until 180; the send from there; then the next step.
+  // Events of both ranks, in ns: a kernel from 0 to 100; bytes move until 160; nothing runs until 180; then the send,
+  // and the next step.
   const auto steps = [](int64_t arrival) {
     std::vector<TimeSpan> spans;
     for (const int64_t start : {0, 300}) {

@@ -1,4 +1,4 @@
-// Measures of answers. tests/cli/answers_test.py compares all of them with scikit-learn.
+// Tests of the measures of answers. tests/cli/answers_test.py compares all of them with scikit-learn.
 #include "engine/train/trainer/quality.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Classes and tokens against the sizes of the network.
+// Tests that classes and tokens are compared with the sizes of the network before a run.
 #include "engine/train/data/sample_check.h"
 
 #include <doctest/doctest.h>
@@ -102,7 +102,7 @@ TEST_CASE("the jobs of the tests pass, whatever their parallel mode") {
 
 namespace {
 
-/// A table of the columns a and y, y of three classes or words, and a validation on another table.
+/// A job on a table with the columns a and y, where y has three classes or words, and a validation on another table.
 std::string with_validation(const ScratchFolder& folder, const std::string& training, const std::string& validation,
                             const std::string& more = "") {
   const auto write = [&](const char* name, const std::string& rows) {

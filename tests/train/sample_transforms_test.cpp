@@ -1,5 +1,5 @@
-// Chains of transforms: what they check, what they keep, and that joining and decoding parts change no bit. Values of
-// single transforms are compared with numpy and Pillow by tests/equivalence/images.
+// Tests of chains of transforms: what they check, which types they keep, and that joining transforms and decoding parts
+// of images change no bit. tests/equivalence/images compares the values of single transforms with numpy and Pillow.
 #include "engine/train/data/sample_transforms.h"
 
 #include <doctest/doctest.h>

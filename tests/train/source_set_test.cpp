@@ -1,4 +1,5 @@
-// Samples of a source as a network takes them: named fields of small types, their transforms, broken samples, caches.
+// Tests of the samples of a source as a network reads them: named fields of small types, transforms, broken samples,
+// caches.
 #include "engine/train/data/source_set.h"
 
 #include <doctest/doctest.h>
@@ -67,7 +68,7 @@ std::unique_ptr<Dataset> open(std::shared_ptr<const Source> source, const Datase
   return std::make_unique<SourceSet>(std::move(source), std::move(ways));
 }
 
-/// Images; the file of sample 3 is truncated.
+/// A source of images in which the file of sample 3 is truncated.
 class SourceSetPictures final : public Source {
  public:
   int64_t size() const override { return 5; }
@@ -142,7 +143,8 @@ TEST_CASE("integers are stored in their own type and loaded as i32, and results 
 }
 
 TEST_CASE("the name of an image is asked for when it is broken, and not when it is read") {
-  // In a tar file a name is a read of its own: small images were a quarter slower.
+  // A regression: reading the name of a sample in a tar file is a separate read, which made small images slower by a
+  // quarter.
   DatasetSpec spec = arrays({transform("resize", "image", {{"size", Ints{4, 6}}, {"method", std::string("area")}})});
   spec.type = "tar";
   const auto source = std::make_shared<SourceSetPictures>();
@@ -222,7 +224,8 @@ TEST_CASE("a broken sample is an error that names it, or is replaced by another 
     std::vector<int64_t> taken;
     for (int64_t i = 0; i < set->size(); ++i) {
       taken.push_back(values<int32_t>(*set, "id", i)[0] / 7);
-      // A rank that reads only the label takes that of the same sample.
+      // If a sample is replaced by another one, a rank that reads only the label takes the label of the same
+      // replacement.
       CHECK(values<int32_t>(*set, "label", i)[0] == taken.back() % 4);
     }
     CHECK(set->skipped().count >= 2 * static_cast<int64_t>(source->broken.size()));

@@ -1,4 +1,4 @@
-// Text of generated tokens as it is output token by token (engine/text/text_stream.h).
+// Tests of the text of generated tokens, which is output token by token (engine/text/text_stream.h).
 #include "engine/text/text_stream.h"
 
 #include <doctest/doctest.h>
@@ -11,7 +11,8 @@
 namespace trainctl {
 namespace {
 
-/// Token i is pieces[i]. "_" begins a word: a space, but not at the beginning of a text, as in SentencePiece models.
+/// A tokenizer whose token i is pieces[i]. "_" begins a word: it is a space, except at the beginning of a text, as in
+/// SentencePiece models.
 class Pieces : public Tokenizer {
  public:
   explicit Pieces(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}

@@ -1,4 +1,4 @@
-// The cache of tokens that the processes of a host share.
+// Tests of the cache of tokens that the processes of a host share.
 #include "engine/train/data/token_cache.h"
 
 #include <doctest/doctest.h>
@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The cache is in an empty folder while this exists.
+/// Makes the cache use an empty folder as long as this object exists.
 class OwnCacheFolder {
  public:
   explicit OwnCacheFolder(const std::string& path) {

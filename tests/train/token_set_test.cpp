@@ -1,4 +1,4 @@
-// Data sets of token files and of text files: which files are accepted, and which windows are samples.
+// Tests of data sets of token files and of text files: which files are accepted, and which windows are samples.
 #include "engine/train/data/token_set.h"
 
 #include <doctest/doctest.h>
@@ -246,7 +246,7 @@ TEST_CASE("the first token out of range is reported with its file, for every typ
 }
 
 TEST_CASE("an empty list of tokens may have a null pointer, and none of its tokens is out of range") {
-  // Found by fuzz_tokens: memcpy from a null pointer, which the asan preset reports.
+  // A regression that fuzz_tokens found: memcpy from a null pointer, which the preset asan reports.
   for (const TokenType type : {TokenType::u8, TokenType::u16, TokenType::i32}) {
     copy_tokens({}, type, 0, 0, nullptr);
     CHECK_FALSE(first_outside({}, type, 1));

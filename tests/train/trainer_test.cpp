@@ -1,4 +1,4 @@
-// A whole run on one rank: its counts, its reports, how it stops.
+// Tests of a whole run on one rank: its counts, its reports, and how it stops.
 #include "engine/train/trainer/trainer.h"
 
 #include <doctest/doctest.h>
@@ -199,8 +199,8 @@ network:
 
 namespace {
 
-/// Events of a job whose loss is infinite from its second step on: s: a step starts; r: a step is reported; !r: the
-/// first such step is reported; e: an epoch ends.
+/// The events of a job whose loss is infinite from its second step on. s: a step starts. r: a step is reported. !r: the
+/// first step with an infinite loss is reported. e: an epoch ends.
 std::string diverging(const std::vector<std::string>& more, int64_t* thrown_at = nullptr) {
   std::vector<std::string> overrides = {"optimizer.learning_rate=1e30", "train.steps=4", "dataset.samples=8"};
   overrides.insert(overrides.end(), more.begin(), more.end());

@@ -1,4 +1,4 @@
-// Transforms of samples: what each computes, in which order they run, and which they refuse.
+// Tests of transforms of samples: what each computes, in which order they run, and what they refuse.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -13,7 +13,7 @@ using namespace trainctl;
 
 namespace {
 
-/// The chain for samples of f32 and this shape.
+/// The chain of transforms for f32 samples of this shape.
 SampleTransforms chain_of(const std::vector<TransformSpec>& specs, const Shape& shape) {
   return SampleTransforms(specs, {ElementType::f32, shape});
 }
@@ -40,7 +40,7 @@ TEST_CASE("resize is bilinear with half-pixel centres") {
 }
 
 TEST_CASE("hwc2chw moves the channels first even if no transform computes before it") {
-  // A regression: the pass that it began was taken for one of channels first already, and moved nothing.
+  // A regression: the pass that hwc2chw began was taken to be channels first already, and moved nothing.
   const std::vector<float> pixels = {1, 2, 3, 4, 5, 6};
   CHECK(apply({named_transform("hwc2chw")}, {1, 3, 2}, pixels) == std::vector<float>{1, 3, 5, 2, 4, 6});
   CHECK(apply({named_transform("center_crop", {{"size", Ints{1, 2}}}), named_transform("hwc2chw")}, {1, 3, 2},
@@ -51,7 +51,8 @@ TEST_CASE("transforms compose in order and know where the channels are") {
   const std::vector<TransformSpec> specs = {
       named_transform("rescale", {{"scale", 0.5}, {"shift", 1.0}}), named_transform("hwc2chw"),
       named_transform("normalize", {{"mean", std::vector<double>{1, 2}}, {"std", std::vector<double>{1, 0.5}}})};
-  // [1, 2, 2]: channels 0, 1 of two pixels -> (x / 2 + 1 - mean) / std, channel major
+  // A sample [1, 2, 2], which is channels 0 and 1 of two pixels, becomes (x / 2 + 1 - mean) / std with the channels
+  // first.
   CHECK(apply(specs, {1, 2, 2}, {0, 2, 4, 6}) == std::vector<float>{0, 2, 0, 4});
   CHECK(chain_of(specs, {1, 2, 2}).result().shape == Shape{2, 1, 2});
 }

@@ -56,7 +56,7 @@ ValidationReport report_of(const std::string& metric, double value, int64_t step
   return report;
 }
 
-/// Validations at steps 1, 2, …: the reports, as the trainer makes them.
+/// The reports, as the trainer makes them, of validations at steps 1, 2, …, with these values of the metric.
 std::vector<ValidationReport> validations(const std::string& metric, const std::vector<double>& values) {
   std::vector<ValidationReport> reports;
   for (const double value : values) {

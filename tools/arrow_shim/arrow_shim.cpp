@@ -21,7 +21,7 @@
 
 namespace {
 
-/// A status as an exception, which guarded() turns into the text of an error.
+/// Throws the error of a status. guarded() turns the exception into the text of an error.
 void require(const arrow::Status& status) {
   if (!status.ok()) throw std::runtime_error(status.ToString());
 }
@@ -37,7 +37,7 @@ void report(TrainctlArrowError error, const char* text) {
   error.text[error.bytes - 1] = '\0';
 }
 
-/// No exception leaves the library.
+/// Calls a function, and turns its exceptions into error texts, because no exception may leave the library.
 template <class F>
 int guarded(TrainctlArrowError error, F&& run) {
   try {
@@ -124,7 +124,7 @@ class ShimFile {
   virtual void expect(int64_t, const std::vector<int>&) const {}
 };
 
-/// The leaf columns of a top-level field, which readers of row groups count.
+/// Adds the leaf columns of a top-level field; readers of row groups count columns in this way.
 void add_leaves(const parquet::arrow::SchemaField& field, std::vector<int>& leaves) {
   if (field.is_leaf()) leaves.push_back(field.column_index);
   for (const auto& child : field.children) add_leaves(child, leaves);
@@ -148,7 +148,7 @@ class ParquetFile final : public ShimFile {
     auto reader = open();
     std::shared_ptr<arrow::Table> table = require(reader->ReadRowGroup(static_cast<int>(group), leaves));
     auto batch = require(table->CombineChunksToBatch(pool_));
-    // The reader orders columns as the file does.
+    // The reader returns the columns in the order of the file.
     std::vector<std::shared_ptr<arrow::Array>> arrays;
     std::vector<std::shared_ptr<arrow::Field>> fields;
     for (const int column : columns) {
@@ -175,7 +175,7 @@ class ParquetFile final : public ShimFile {
   }
 
  private:
-  /// Each read has a reader of its own, since readers are not thread-safe. The metadata are parsed once.
+  /// Opens a reader for one read, since readers are not thread-safe. The metadata are parsed only once.
   std::unique_ptr<parquet::arrow::FileReader> open() const {
     parquet::arrow::FileReaderBuilder builder;
     parquet::ReaderProperties properties(pool_);
@@ -299,7 +299,7 @@ int read_schema(void* file, ArrowSchema* out, TrainctlArrowError error) {
   return guarded(error, [&] { require(arrow::ExportSchema(*file_of(file).schema(), out)); });
 }
 
-/// A failure shows when the group is read.
+/// Starts reading a group. A failure is reported when the group is read.
 void expect_group(void* file, int64_t group, const int32_t* columns, int32_t count) {
   (void)guarded({nullptr, 0}, [&] { file_of(file).expect(group, std::vector<int>(columns, columns + count)); });
 }

@@ -1,4 +1,4 @@
-// Instructions that only touch registers.
+// Instructions that only use registers, not memory.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -15,7 +15,7 @@ uint8_t bytes() {
   return static_cast<uint8_t>(sizeof(T));
 }
 
-/// Calls `Do` with the C++ type of an integer type word; false if the word is not an integer type.
+/// Calls `Do` with the C++ type of an integer type word of PTX. Returns false if the word is no integer type.
 template <class Do>
 bool with_integer(std::string_view type, Do work) {
   if (type == "s16") return work(int16_t{}), true;
@@ -70,7 +70,7 @@ void select(const Instruction& in, Warp& w, uint32_t mask) {
   put(w.at<T>(in.to[0]), mask, [=](int i) { return (which >> i & 1) != 0 ? a[i] : b[i]; });
 }
 
-/// Splits a register into parts, lowest first; pack() is the inverse.
+/// Splits a register into parts, the lowest first. pack() is the inverse.
 template <class Part, class Whole>
 void unpack(const Instruction& in, Warp& w, uint32_t mask) {
   const Whole* from = w.at<Whole>(in.from[0]);
@@ -102,7 +102,8 @@ void bit_insert(const Instruction& in, Warp& w, uint32_t mask) {
     return (b[i] & ~field) | ((a[i] << first) & field);
   });
 }
-/// prmt: each byte of the result is one of the eight bytes of the two sources, or copies of its sign.
+/// The instruction prmt: each byte of the result is one of the eight bytes of the two sources, or copies of its sign
+/// bit.
 void permute_bytes(const Instruction& in, Warp& w, uint32_t mask) {
   const uint32_t *a = w.at<uint32_t>(in.from[0]), *b = w.at<uint32_t>(in.from[1]), *which = w.at<uint32_t>(in.from[2]);
   put(w.at<uint32_t>(in.to[0]), mask, [=](int i) {
@@ -161,7 +162,7 @@ void add_to_sums(const Instruction& in, Warp& w, const double (&sums)[16][8]) {
   }
 }
 
-/// Two bf16 in each register.
+/// Tensor-core products of bf16: each register has two bf16 values.
 void mma_bf16(const Instruction& in, Warp& w, uint32_t) {
   const auto half = [](uint32_t bits, int i) {
     return static_cast<double>(std::bit_cast<float>(i == 0 ? bits << 16 : bits & 0xffff0000u));
@@ -358,7 +359,7 @@ bool decode_matrix_product(Decoder& d, const Statement& s, Instruction& in) {
   return false;
 }
 
-/// Decodes arithmetic on integers and on floating-point numbers.
+/// Decodes instructions that compute with integers or floating-point numbers.
 bool decode_number(Decoder& d, const Statement& s, Instruction& in) {
   const std::string_view op = s.words[0], type = s.words.back();
   if (op == "add" || op == "sub" || op == "min" || op == "max" || op == "div" || op == "neg" || op == "abs") {
@@ -378,7 +379,7 @@ bool decode_number(Decoder& d, const Statement& s, Instruction& in) {
   return false;
 }
 
-/// A choice between two values, and instructions that move bits or bytes within words.
+/// Decodes the choice between two values, and instructions that move bits or bytes within words.
 bool decode_bits(Decoder& d, const Statement& s, Instruction& in) {
   const std::string_view op = s.words[0], type = s.words.back();
   if (op == "selp") {

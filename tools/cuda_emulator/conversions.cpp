@@ -1,4 +1,4 @@
-// cvt and cvta, and instructions on pairs of bf16.
+// The instructions cvt and cvta, and instructions on pairs of bf16.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -33,7 +33,8 @@ struct ToF16 {
 struct ToBf16Pair {
   uint32_t operator()(float high, float low) const { return static_cast<uint32_t>(bf16_of(high)) << 16 | bf16_of(low); }
 };
-/// E4M3: a number of steps of 2^(exponent - 3), the exponent at least -6; at most 448.
+/// Rounds to E4M3: values are multiples of 2^(exponent - 3), where the exponent is at least -6. Magnitudes beyond 448
+/// become 448.
 uint16_t e4m3_of(float v) {
   const uint32_t sign = std::signbit(v) ? 0x80u : 0;
   if (std::isnan(v)) return static_cast<uint16_t>(sign | 0x7fu);
@@ -45,7 +46,7 @@ uint16_t e4m3_of(float v) {
 struct ToE4m3Pair {
   uint16_t operator()(float high, float low) const { return static_cast<uint16_t>(e4m3_of(high) << 8 | e4m3_of(low)); }
 };
-/// A number in E5M2: a magnitude beyond 57344 becomes 57344.
+/// Rounds to E5M2. Magnitudes beyond 57344 become 57344.
 uint16_t e5m2_of(float v) {
   const uint32_t sign = std::signbit(v) ? 0x80u : 0u;
   if (std::isnan(v)) return static_cast<uint16_t>(sign | 0x7fu);
@@ -76,7 +77,7 @@ struct Same {
     return v;
   }
 };
-/// A value out of range becomes the nearest representable one, NaN becomes 0.
+/// Converts a float to an integer. A value out of range becomes the nearest representable one, and NaN becomes 0.
 template <class I>
 I clamped(double v) {
   if (v != v) return 0;
@@ -143,7 +144,7 @@ bool with_float(std::string_view type, Do work) {
   return false;
 }
 
-/// An integer from the lowest bytes of a register, into a register that may be wider.
+/// Converts the integer in the lowest bytes of a register for a register that may be wider.
 template <class To, class From>
 void widen(const Instruction& in, Warp& w, uint32_t mask) {
   const auto take = [&](int lane) {
@@ -212,7 +213,7 @@ bool decode_address_space(Decoder& d, const Statement& s, Instruction& in) {
   return in.run != nullptr;
 }
 
-/// The larger one of each of two bfloat16 numbers in a word.
+/// Decodes the instruction that takes the larger one of each of two bf16 numbers in a word.
 bool decode_larger_pair(Decoder& d, const Statement& s, Instruction& in) {
   if (s.opcode == "max.bf16x2") {
     in.to[0] = d.target(s.arguments.at(0), 4);

@@ -1,5 +1,5 @@
 // The part of the CUDA runtime that this program's kernels and host code use, on top of the emulator. A call has
-// finished its work when it returns. One thread at a time.
+// finished its work when it returns. Only one thread at a time may call.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <zstd.h>

@@ -149,7 +149,8 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
   *ms = std::chrono::duration<float, std::milli>(*reinterpret_cast<Time*>(to) - *reinterpret_cast<Time*>(from)).count();
   return cudaSuccess;
 }
-// Graphs: recorded work, run in the order of enqueueing, which is one that its events allow.
+// Graphs record work, and run it in the order in which it was enqueued, which is one of the orders that its events
+// allow.
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
   Runtime& r = runtime();
   const std::lock_guard lock(r.mutex);

@@ -104,7 +104,7 @@ void Decoder::body(std::string_view text) {
       at = end;
       continue;
     }
-    // A label, or a statement up to its semicolon.
+    // Reads a label, or a statement up to its semicolon.
     size_t word = at;
     while (word < text.size() &&
            (std::isalnum(static_cast<unsigned char>(text[word])) || text[word] == '_' || text[word] == '$'))
@@ -223,7 +223,8 @@ void Decoder::emit(const Statement& s, Instruction in) {
   kernel_.code.push_back(in);
 }
 
-/// Inlines a function of the module at its call. Its parameters are the variables that the caller declared.
+/// Inlines a function of the module at its call. The parameters of the function are variables that the caller has
+/// declared.
 void Decoder::call(const Statement& s) {
   const Argument* callee = nullptr;
   std::vector<std::string_view> given;
@@ -284,7 +285,8 @@ void Decoder::finish() {
     }
     if (!found) throw std::runtime_error("PTX of " + kernel_.name + ": no label " + jump.label);
   }
-  // Special registers, and registers of results that are never read, keep their own place before all others.
+  // Special registers, and registers of results that are never read, keep places of their own before all other
+  // registers.
   std::map<int32_t, int32_t> kept;
   int32_t fixed = 0;
   const auto keep = [&](int32_t& at) {

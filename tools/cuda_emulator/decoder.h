@@ -37,16 +37,17 @@ class Decoder {
   Decoder(const ModuleText& module, const Symbols& globals) : module_(module), globals_(globals) {}
   Kernel decode(std::string_view name);
 
-  // For the instruction tables:
-  /// The register of a source operand, `bytes` a lane; an immediate value becomes a constant of that size.
+  // Functions for the instruction tables:
+  /// Returns the register of a source operand of `bytes` bytes per lane. An immediate value becomes a constant of that
+  /// size.
   int32_t source(const Argument& a, uint8_t bytes);
   int32_t source_f32(const Argument& a);
   int32_t predicate(const Argument& a);
   Register reg(const Argument& a);
   bool is_register(const Argument& a) { return a.kind == Argument::Kind::name && find_register(a.name).has_value(); }
   int32_t target(const Argument& a, uint8_t bytes);
-  /// Fills from[0] (a register of 8 or 4 bytes, as `width` says) and offset; the space too, if the address names a
-  /// symbol.
+  /// Sets from[0] (a register of 8 or 4 bytes, as `width` says) and the offset of an address; also the space, if the
+  /// address names a symbol.
   void address(const Argument& a, Instruction& in);
   int32_t constant(const void* bytes, size_t n);
   template <class T>
@@ -106,7 +107,7 @@ class Decoder {
   std::string return_label_;  ///< return label of the function being inlined; empty in a kernel
 };
 
-/// Fills `run` and the operands; false if it does not know the instruction.
+/// Sets `run` and the operands of `in`. Returns false if the instruction is not known.
 bool decode_arithmetic(Decoder& d, const Statement& s, Instruction& in);
 bool decode_conversion(Decoder& d, const Statement& s, Instruction& in);
 bool decode_memory(Decoder& d, const Statement& s, Instruction& in);

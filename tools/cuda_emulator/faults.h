@@ -6,18 +6,19 @@
 
 namespace trainctl::emulator {
 
-/// Ends the launch: the kernel cannot continue.
+/// Thrown to end the launch when the kernel cannot continue.
 struct Trap : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Printed at once; the next runtime call that can fail returns it too. `key` names kind and place.
+/// Reports a fault: prints it at once, and makes the next runtime call that can fail return it. `key` names the kind
+/// and the place of the fault.
 void report_fault(const std::string& key, const std::string& text);
 
-/// The faults since the last call, a line each; may be empty.
+/// Returns the faults since the last call, one per line; may be empty.
 std::string take_faults();
 
-/// Faults reported so far may be reported again.
+/// Allows the faults that have been reported so far to be reported again.
 void forget_faults();
 
 /// Returns whether faults fail the runtime's calls, or are only printed (TRAINCTL_EMULATOR_FAULTS=print).

@@ -35,16 +35,16 @@ struct Allocation {
 
 class GlobalMemory {
  public:
-  /// 256-byte aligned, with a wide gap on both sides.
+  /// Allocates memory that is aligned to 256 bytes and has a wide gap on both sides.
   void* allocate(size_t bytes, bool of_host = false);
-  /// False if no allocation begins there.
+  /// Frees an allocation. Returns false if no allocation begins at this address.
   bool free(void* memory);
-  /// Memory of the host program, all of it written: kernel parameters.
+  /// Registers memory of the host program, such as kernel parameters, as an allocation all of whose bytes are written.
   Allocation& adopt(const void* memory, size_t bytes, bool read_only);
   void forget(const void* memory) { free(const_cast<void*>(memory)); }
-  /// Null if no allocation holds it.
+  /// Returns the allocation that contains the address; null if there is none.
   Allocation* find(uint64_t address);
-  /// Device memory only.
+  /// Bytes of all allocations of device memory.
   size_t bytes_in_use() const { return in_use_; }
 
  private:

@@ -1,6 +1,6 @@
-// Races in global memory within a launch. Warps of a cluster are ordered as in shared memory (shared_checks.h).
-// Clusters are ordered only by fences and atomics: a thread that adds to a word after another did knows everything that
-// the other had fenced before.
+// Finds races in global memory within a launch. Warps of a cluster are ordered as in shared memory (shared_checks.h).
+// Clusters are ordered only by fences and atomics: a thread that adds to a word after another thread knows everything
+// that the other thread had fenced before its own addition.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace trainctl::emulator {
 void note_global(Warp& warp, const Instruction& in, int lane, Allocation& allocation, uint64_t address, uint32_t bytes,
                  bool writes);
 
-/// The same for lanes of a warp, each at its address.
+/// The same for the lanes of a warp, each of which accesses its own address.
 void note_global_lanes(Warp& warp, const Instruction& in, uint32_t mask, Allocation& allocation,
                        const uint64_t* addresses, uint32_t bytes, bool writes);
 

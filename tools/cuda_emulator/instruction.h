@@ -17,7 +17,7 @@ struct Instruction;
 inline constexpr int kLanes = 32;
 inline constexpr uint32_t kAllLanes = ~uint32_t{0};
 
-/// Executes for the lanes of `mask`, which is not empty.
+/// Executes an instruction for the lanes of `mask`, which is not empty.
 using Run = void (*)(const Instruction&, Warp&, uint32_t mask);
 
 /// Effect of an instruction on the control flow of a warp.

@@ -119,7 +119,8 @@ void run_cluster(Cluster& cluster, Chance& chance) {
   }
 }
 
-/// A launch that may begin early must not end before the previous one, so its blocks must wait for that.
+/// Reports a block that did not wait for the previous launch. A launch that may begin before the previous one has ended
+/// must not end before it.
 void check_waited(Cluster& cluster) {
   for (const auto& block : cluster.blocks) {
     const bool waited =

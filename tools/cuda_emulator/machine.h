@@ -101,7 +101,7 @@ struct Warp {
   bool done() const { return groups.empty(); }
   /// Finishes the copies of these lanes, except the last `pending` groups; -1: also those not yet in a group.
   void finish_copies(uint32_t mask, int32_t pending);
-  /// The block's barrier has completed.
+  /// Called when the block's barrier has completed: the warp now knows what the other warps of the block did before it.
   void merge_barrier();
   /// Joins lanes that continue at the same instruction.
   void merge();
@@ -161,7 +161,7 @@ struct Cluster {
   /// By word that was added to in this launch, then by cluster: the clocks of its warps at their last fence before.
   std::map<uint64_t, std::map<uint32_t, std::vector<uint32_t>>> released;
 
-  /// The clock that an access of this warp records.
+  /// The clock that the recorded accesses of this warp get.
   uint32_t clocks_now(const Warp& warp) { return warp.stamp != 0 ? warp.stamp : clocks.now(warp.number); }
 
   void check_cluster_barrier();
@@ -174,7 +174,7 @@ struct Cluster {
 /// Runs the whole launch. Faults are reported; a Trap ends it.
 void run_launch(const Launch& launch);
 
-/// Demangled.
+/// The demangled name of a kernel.
 std::string readable(const std::string& name);
 /// Describes where an instruction is, for messages.
 std::string place_of(const Warp& warp, const Instruction& in, int lane);
@@ -186,23 +186,24 @@ void fault(const Warp& warp, const Instruction& in, int lane, const char* kind, 
 
 inline constexpr uint64_t kSharedWindow = uint64_t{0x7f55} << 48, kWindowMask = ~uint64_t{0xffffffff};
 
-// Accesses of one lane, with all checks. Addresses of shared memory are those of shared::cluster: highest byte 0 is
-// the warp's own block, n + 1 is block n.
+// The following functions access memory for one lane, with all checks. Addresses of shared memory are those of
+// shared::cluster: if the highest byte is 0, the address is in the warp's own block; if it is n + 1, the address is in
+// block n.
 const std::byte* read_global(Warp& warp, const Instruction& in, int lane, uint64_t address, uint32_t bytes);
 std::byte* write_global(Warp& warp, const Instruction& in, int lane, uint64_t address, uint32_t bytes);
-/// For an atomic, which cannot race.
+/// Returns a word for an atomic operation, which cannot race.
 std::byte* global_word(Warp& warp, const Instruction& in, int lane, uint64_t address, uint32_t bytes);
 const std::byte* read_shared(Warp& warp, const Instruction& in, int lane, uint32_t address, uint32_t bytes,
                              bool atomic = false);
-/// The same for lanes of a warp, each at its address. Sets from[lane].
+/// The same for the lanes of a warp, each of which has its own address. Sets from[lane].
 void read_shared_lanes(Warp& warp, const Instruction& in, uint32_t mask, const uint32_t* addresses, uint32_t bytes,
                        const std::byte** from);
 std::byte* write_shared(Warp& warp, const Instruction& in, int lane, uint32_t address, uint32_t bytes,
                         const void* value, bool atomic = false);
-/// The CUtensorMap at a generic address.
+/// Reads the CUtensorMap at a generic address.
 const std::byte* read_map(Warp& warp, const Instruction& in, int lane, uint64_t address);
 uint32_t bytes_of_tile(const std::byte* map);
-/// Only checks whether a later write would race.
+/// Checks whether a later write would race, without writing.
 void expect_write(Warp& warp, const Instruction& in, int lane, uint32_t address, uint32_t bytes);
 
 }  // namespace trainctl::emulator

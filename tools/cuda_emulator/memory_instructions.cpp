@@ -71,7 +71,7 @@ void set_register(const Instruction& in, Warp& w, int which, int lane, Element v
   }
 }
 
-/// A parameter at an address that is the same for all lanes.
+/// Loads a parameter from an address that is the same for all lanes.
 template <class Element>
 void load_parameter(const Instruction& in, Warp& w, uint32_t mask) {
   const Launch& launch = *w.block->cluster->launch;
@@ -84,7 +84,7 @@ void load_parameter(const Instruction& in, Warp& w, uint32_t mask) {
   }
 }
 
-/// The addresses of all lanes of the mask, if they are in one allocation and nothing is wrong with them.
+/// The addresses of all lanes of the mask, valid if all of them are in one allocation and pass the checks.
 struct Touched {
   Allocation* all = nullptr;  ///< null: check each lane
   uint64_t addresses[kLanes];
@@ -116,9 +116,9 @@ void touch(const Instruction& in, Warp& w, uint32_t mask, uint32_t bytes, bool w
   t.all = a;
 }
 
-/// An element of memory into a register that may be wider.
-/// Loads what all lanes read at one address of shared memory. Two lanes stand for all in the search for races: of two,
-/// one is not the lane that wrote, and two readers are recorded anyway.
+/// Loads the value at one address of shared memory for all lanes, into registers that may be wider than the element.
+/// The search for races gets only two of the lanes: of two lanes at most one is the lane that wrote, and two readers
+/// per word are recorded anyway.
 template <class Element>
 void broadcast(const Instruction& in, Warp& w, uint32_t mask, uint32_t bytes) {
   const int first = std::countr_zero(mask), last = kLanes - 1 - std::countl_zero(mask);
@@ -262,8 +262,8 @@ bool decode_load_or_store(Decoder& d, const Statement& s, Instruction& in) {
   return true;
 }
 
-/// Four matrices of 8 x 8 halves: lane i holds the address of row i % 8 of matrix i / 8. Transposed, a lane gets two
-/// halves of a column of each.
+/// The instruction ldmatrix: loads four matrices of 8 x 8 halves. Lane i holds the address of row i % 8 of matrix i /
+/// 8. With .trans, a lane gets two halves of a column of each matrix.
 void load_matrices(const Instruction& in, Warp& w, uint32_t) {
   uint16_t rows[kLanes][8];
   for (int lane = 0; lane < kLanes; ++lane) std::memcpy(rows[lane], read(in, w, lane, 16), 16);
@@ -336,7 +336,7 @@ bool decode_copy(Decoder& d, const Statement& s, Instruction& in) {
   return false;
 }
 
-/// A write to shared memory that an mbarrier will count.
+/// The description of a write to shared memory that an mbarrier will count.
 InFlight sent_by(const Instruction& in, Warp& w, int lane, int32_t barrier) {
   InFlight f;
   f.from = &w;

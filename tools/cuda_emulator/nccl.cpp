@@ -1,5 +1,5 @@
-// A collective is work of its stream: each rank sends every other rank what it needs, then receives and sums in group
-// order. What is sent waits in a queue, so senders never wait for receivers.
+// A collective is work of its stream: each rank sends every other rank the data that it needs, then receives data and
+// sums them in the order of the group. Sent data wait in a queue, so senders never wait for receivers.
 #include "tools/cuda_emulator/nccl.h"
 
 #include <cuda_runtime_api.h>
@@ -172,7 +172,7 @@ Bytes sum_of(const std::vector<Bytes>& parts) {
   return bytes_of(sum);
 }
 
-/// Rounds after each rank, as NCCL's own sums of 16-bit floats may.
+/// Adds 16-bit floats, and rounds after each rank, as NCCL's own sums may do.
 template <float (*kLoad)(uint16_t), uint16_t (*kStore)(float)>
 Bytes sum_of_halves(const std::vector<Bytes>& parts) {
   std::vector<uint16_t> sum = values_of<uint16_t>(parts[0]);
@@ -192,7 +192,7 @@ Bytes sum(const ncclComm& comm, ncclDataType_t type) {
                                 : sum_of<int32_t>(parts);
 }
 
-/// Between ncclGroupStart and ncclGroupEnd, receives run after all sends.
+/// The number of nested ncclGroupStart calls. Within a group, all receives run after all sends.
 thread_local int group_depth = 0;
 thread_local std::vector<Work> group_receives;
 

@@ -1,15 +1,15 @@
-// NCCL between processes forked from one parent, each with its own emulated GPU.
+// Emulates NCCL between processes that were forked from one parent; each has its own emulated GPU.
 #pragma once
 
 namespace trainctl::emulator {
 
 /// Opens sockets between `ranks` processes. Call before forking them.
 void open_links(int ranks);
-/// Call in the process of a rank.
+/// Must be called in the process of a rank.
 void become_rank(int rank);
-/// Call in the parent.
+/// Must be called in the parent process.
 void close_links();
-/// Returns when all that this rank has sent is on its way.
+/// Returns when all data that this rank has sent are on their way.
 void flush_links();
 
 }  // namespace trainctl::emulator

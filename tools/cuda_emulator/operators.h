@@ -16,7 +16,7 @@ using Unsigned = std::make_unsigned_t<T>;
 template <class T>
 constexpr bool is_float = std::is_floating_point_v<T>;
 
-/// Integers wrap around.
+/// Computes with integers that wrap around.
 template <class T, class F>
 T wrapped(T a, T b, F f) {
   if constexpr (is_float<T>)
@@ -145,7 +145,7 @@ struct Move {
     return a;
   }
 };
-/// Shifting by the width or more leaves only the sign.
+/// Left shift. A shift by the width of the type or more leaves 0.
 struct Shl {
   template <class T>
   T operator()(T a, uint32_t n) const {
@@ -211,7 +211,7 @@ struct Brev {
   }
 };
 
-/// A sum or product in higher precision, then rounded in the requested mode.
+/// Computes a sum or product in higher precision, then rounds it in the requested mode.
 template <class T>
 float toward(long double exact) {
   auto nearest = static_cast<float>(exact);
@@ -273,7 +273,7 @@ struct Rcp {
 struct RcpFlush {
   float operator()(float a) const { return flushed(1.0f / flushed(a)); }
 };
-/// Keeps the upper 32 bits of the f64, as rcp.approx.ftz.f64 does.
+/// Approximates a reciprocal from the upper 32 bits of the f64, as rcp.approx.ftz.f64 does.
 struct RcpCoarse {
   double operator()(double a) const {
     return std::bit_cast<double>(std::bit_cast<uint64_t>(1.0 / a) & 0xffffffff00000000u);
@@ -316,7 +316,7 @@ struct Ge {
     return a >= b;
   }
 };
-/// The same, and true if an operand is NaN.
+/// The same comparison, which is also true if an operand is NaN.
 template <class C>
 struct OrNan {
   template <class T>

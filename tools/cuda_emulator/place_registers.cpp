@@ -41,7 +41,7 @@ Lives lives_of(std::vector<Instruction>& code, const std::map<int32_t, uint8_t>&
   return lives;
 }
 
-/// A register that is live at the end of a loop is live in all of it.
+/// Extends the lives of registers over loops: a register that is live at the end of a loop is live in all of it.
 void extend_over_loops(const std::vector<Instruction>& code, Lives& lives) {
   std::vector<std::pair<int, int>> loops;
   for (size_t i = 0; i < code.size(); ++i) {

@@ -247,7 +247,7 @@ class ModuleReader {
   }
   size_t line_end() const { return std::min(all_.find('\n', at_), all_.size()); }
 
-  /// .file 1 "kernels.cu"
+  /// Reads a line such as: .file 1 "kernels.cu"
   void read_file() {
     const std::string_view entry = all_.substr(at_, line_end() - at_);
     const size_t open = entry.find('"'), close = entry.rfind('"');
@@ -257,7 +257,7 @@ class ModuleReader {
     move_to(line_end());
   }
 
-  /// A variable, or a function with or without a body.
+  /// Reads the declaration of a variable, or of a function with or without a body.
   void read_declaration() {
     const size_t end = all_.find_first_of(";{", at_);
     if (end == std::string_view::npos) fail("a declaration without an end", all_.substr(at_));
@@ -279,7 +279,7 @@ class ModuleReader {
     move_to(close);
   }
 
-  /// The place after the brace that closes the one at `open`.
+  /// Returns the position after the brace that closes the brace at `open`.
   size_t end_of_body(size_t open) const {
     int depth = 0;
     size_t close = open;

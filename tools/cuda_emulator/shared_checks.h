@@ -1,6 +1,6 @@
-// Races in shared memory, by vector clocks. Each warp of a cluster has a clock, and knows the latest clock of every
-// other warp that is ordered before its own next access. Barriers pass this knowledge on. A cell is a word of shared
-// memory (a byte, if a kernel uses bytes) and records its last writer and readers.
+// Finds races in shared memory with vector clocks. Each warp of a cluster has a clock. It also knows, for every other
+// warp, the latest clock that is ordered before its own next access. Barriers pass this knowledge on. A cell is a word
+// of shared memory (a byte, if a kernel uses bytes), and records its last writer and readers.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ class Clocks {
   std::vector<uint32_t> heard_;
 };
 
-/// The lane that accesses a cell, in one word: words are compared and copied faster than their parts.
+/// The lane that accesses a cell, packed into one word, because words are compared and copied faster than their parts.
 class Accessor {
  public:
   Accessor() = default;
@@ -64,7 +64,7 @@ struct Cell {
   Access write, reads[2];
 };
 
-/// The access that is not ordered before this one, or null.
+/// Returns the recorded access that is not ordered before this read, or null if there is none.
 inline const Access* race_of_read(Clocks& clocks, const Cell& cell, int warp, int lane, bool atomic = false) {
   const Access& w = cell.write;
   if (w.clock == 0 || (w.by.atomic() && atomic) || clocks.ordered(warp, lane, w.by.warp(), w.by.lane(), w.clock))

@@ -10,7 +10,7 @@ namespace {
 
 enum class Shuffle : uint8_t { up, down, butterfly, index };
 
-/// from: value, lane or delta, clamp, members.
+/// The instruction shfl. `from` has the registers of the value, the lane or delta, the clamp, and the member mask.
 void shuffle(const Instruction& in, Warp& w, uint32_t mask) {
   uint32_t values[kLanes];
   std::memcpy(values, w.at<uint32_t>(in.from[0]), sizeof values);

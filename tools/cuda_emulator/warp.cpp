@@ -81,7 +81,7 @@ void Warp::merge() {
   }
 }
 
-/// The lanes `on` of the group wait and later resume at pc; the others continue now.
+/// Lets the lanes `on` of the group wait; they later resume at pc. The other lanes of the group continue now.
 void Warp::wait_at(size_t group, uint32_t on, Group::Wait wait, int pc) {
   Group& g = groups[group];
   const Group waiting{pc, on, wait};
@@ -94,7 +94,7 @@ void Warp::wait_at(size_t group, uint32_t on, Group::Wait wait, int pc) {
   groups.push_back(waiting);
 }
 
-/// Lanes that wait for other lanes of the warp. Returns whether all have arrived and have gone on.
+/// Handles lanes that wait for other lanes of the warp. Returns whether all of them have arrived and have continued.
 bool Warp::reconverge(size_t group) {
   Group& g = groups[group];
   const Instruction& in = block->cluster->launch->kernel->code[static_cast<size_t>(g.pc)];
@@ -130,7 +130,7 @@ bool Warp::reconverge(size_t group) {
   return true;
 }
 
-/// False if the group has to wait and execute the instruction again.
+/// Returns false if the group has to wait and execute the instruction again.
 bool Warp::wait_for_mbarrier(const Instruction& in, size_t group, uint32_t on) {
   const uint32_t* addresses = at<uint32_t>(in.from[0]);
   const uint32_t* parities = at<uint32_t>(in.from[1]);

@@ -104,6 +104,11 @@ std::pair<std::string, std::string> cuda_queues(const Program& program) {
   return {kVariable, set == nullptr ? std::to_string(queues_for(program)) : set};
 }
 
+std::pair<std::string, std::string> openmp_looks() {
+  const char* const of_user = std::getenv("GOMP_SPINCOUNT");
+  return {"GOMP_SPINCOUNT", of_user != nullptr ? of_user : "1000"};  // about 50 us
+}
+
 void bind_to_gpus(const std::vector<CudaDevice>& gpus, const Topology& topology, std::vector<RankBinding>& bindings) {
   for (size_t r = 0; r < gpus.size() && r < bindings.size(); ++r) {
     if (!bindings[r].cpus.empty() || gpus[r].numa_node < 0) continue;

@@ -27,16 +27,18 @@
 namespace trainctl {
 namespace {
 
-/// A start on CPUs that takes less time is not reported.
+/// Start-ups on CPUs that take less time than this are not reported.
 constexpr double kReportAfterSeconds = 1;
 
 // A rank is a straggler if it works for at least kStragglerBusy of the time and kStraggles times as long as another, in
 // two windows in a row.
 constexpr double kWorkWindowSeconds = 10, kStraggles = 1.5, kStragglerBusy = 0.5;
-/// Shorter work is not measured exactly.
+/// A rank whose work takes a smaller fraction of the time is not compared, because such short work is not measured
+/// exactly.
 constexpr double kLeastBusy = 0.05;
 
-/// Warns if the schedule ends before the run: a resumed run often has more epochs.
+/// Returns a warning if the learning-rate schedule ends before the run does, as it may in a resumed run that has more
+/// epochs.
 std::string end_of_rate_warning(const PlannedJob& job) {
   const ScheduleSpec& rate = job.spec.optimizer.learning_rate;
   const int64_t steps = total_steps(job.spec.train, steps_per_epoch(job.spec.dataset, job.data.samples));
@@ -94,7 +96,7 @@ std::optional<int64_t> NetworkReports::stopped_at() const {
   return last;
 }
 
-/// Number of steps that the whole run has finished.
+/// Returns the number of steps that the whole run has finished.
 int64_t NetworkReports::finished_steps() const {
   if (!job_.plan.is_asynchronous()) return static_cast<int64_t>(board_->status(0).finished_steps.load());
   return board_->batches().first() + board_->batches().finished();
@@ -155,7 +157,7 @@ void NetworkReports::describe(LiveStatus& status) {
   status.ranks = group_ranks(texts, {job_.spec.launch.ranks});
 }
 
-/// Only on GPUs: the peak rate of CPU cores that ranks share is not known.
+/// Computed only on GPUs: the peak rate of CPU cores that ranks share is not known.
 double NetworkReports::share_of_peak(double samples_per_second) const {
   if (gpus_.empty() || job_.plan.is_asynchronous()) return 0;
   const DType type = compute_type(job_.spec.precision);

@@ -32,7 +32,7 @@ namespace {
 
 constexpr int64_t kArenaAlignment = 64;
 
-/// Routes of messages between ranks.
+/// Returns the routes of messages between ranks.
 std::vector<Route> routes_of(const RankClasses& classes) {
   std::vector<Route> routes;
   for (int rank = 0; rank < classes.num_ranks(); ++rank)
@@ -41,7 +41,7 @@ std::vector<Route> routes_of(const RankClasses& classes) {
   return routes;
 }
 
-/// Routes between each worker and each server.
+/// Returns the routes between each worker and each server.
 std::vector<Route> routes_of(const Plan& plan) {
   std::vector<Route> routes;
   const int workers = num_workers(plan);
@@ -54,12 +54,12 @@ std::vector<Route> routes_of(const Plan& plan) {
   return routes;
 }
 
-/// The programs that the ranks run.
+/// Compiles the programs that the ranks run.
 RankClasses classes_of(const PlannedJob& job, const WorkloadOptions& options) {
   return options.evaluate && !options.generates() ? compile_validation_classes(job, false) : compile_classes(job);
 }
 
-/// The other programs that run in the same arenas.
+/// Compiles the other programs that run in the same arenas.
 std::optional<RankClasses> classes_beside(const PlannedJob& job, const WorkloadOptions& options) {
   if (options.generates()) return compile_prefill_classes(job);
   if (!job.validation || options.evaluate) return std::nullopt;
@@ -67,7 +67,7 @@ std::optional<RankClasses> classes_beside(const PlannedJob& job, const WorkloadO
   return compile_validation_classes(job);
 }
 
-/// The program by which replicas synchronize, in the same arenas.
+/// Compiles the program by which replicas synchronize, which runs in the same arenas.
 std::optional<RankClasses> synchronization_of(const PlannedJob& job, const WorkloadOptions& options) {
   if (!job.plan.has_replicas() || options.evaluate) return std::nullopt;
   return compile_synchronization_classes(job);
@@ -144,7 +144,7 @@ void NetworkWorkload::choose_devices(Device asked, const CudaDevices& found) {
   require_host_memory();
 }
 
-/// The programs other than those of classes_ use their arenas and routes.
+/// Adds programs that use the arenas and routes of the programs of classes_.
 void NetworkWorkload::run_beside(const RankClasses& others) {
   for (int rank = 0; rank < others.num_ranks(); ++rank) {
     int64_t& bytes = memory_.arena_bytes[static_cast<size_t>(rank)];
@@ -154,7 +154,7 @@ void NetworkWorkload::run_beside(const RankClasses& others) {
   add_routes(routes_of(others));
 }
 
-/// The arena of the texts follows that of the training.
+/// Reserves memory for the arena of text generation, which follows that of the training.
 void NetworkWorkload::make_room_for_texts() {
   for (int rank = 0; rank < classes_.num_ranks(); ++rank) {
     int64_t& bytes = memory_.arena_bytes[static_cast<size_t>(rank)];
@@ -254,6 +254,7 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, int) {
     command.environment.emplace_back("CUDA_VISIBLE_DEVICES", visible_gpus_[static_cast<size_t>(place.rank)]);
     command.environment.push_back(cuda_queues(classes_.program_of(place.rank)));
   }
+  command.environment.push_back(openmp_looks());
   for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, value);
   command.inherited_fds.push_back(board_->fd());
   if (cache_.fd() >= 0) {

@@ -15,7 +15,7 @@
 namespace trainctl {
 namespace {
 
-/// Errors of prompts name the field of the job.
+/// Turns errors of prompts into errors that name the field of the job.
 template <class F>
 auto of_prompts(const JobSpec& spec, F&& call) {
   constexpr const char* kField = "validation.generate.prompts";
@@ -28,7 +28,7 @@ auto of_prompts(const JobSpec& spec, F&& call) {
   }
 }
 
-/// Errors of the plan say what needs it.
+/// Plans the generation of the texts. The message of an error says that validation.generate needs this plan.
 PlannedJob plan_of_texts(const JobSpec& spec, const GenerationSize& size) {
   try {
     return plan_generation(spec, size);

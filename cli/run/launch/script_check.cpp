@@ -77,7 +77,7 @@ size_t words_of_option(const Interpreter& interpreter, std::string_view option) 
   return option.size() > 1 ? 1 : 0;
 }
 
-/// Files of `folder` that may be meant.
+/// Returns the files of `folder` that the user may have meant.
 std::vector<std::string> scripts_in(const fs::path& folder, const std::string& suffix) {
   std::vector<std::string> names;
   std::error_code error;

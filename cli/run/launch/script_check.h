@@ -10,8 +10,9 @@
 
 namespace trainctl {
 
-/// Index of the word that a known interpreter would run as its script: the first word that is neither an option nor its
-/// value, if it has a file suffix of that language. Nothing if there is any doubt.
+/// Returns the index of the word that a known interpreter would run as its script. That is the first word that is
+/// neither an option nor the value of an option, if it has a file suffix of that language. Returns nothing if there is
+/// any doubt.
 std::optional<size_t> script_word(const std::vector<std::string>& command);
 
 /// Throws a SpecError, at that word, if there is no such file in working_dir or it cannot be read.

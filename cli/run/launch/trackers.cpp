@@ -32,9 +32,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kTrackerLook = std::chrono::milliseconds(20);
 constexpr auto kMoment = std::chrono::seconds(2);
-/// Exit code of `env` for a program that does not exist.
+/// The exit code of `env` for a program that does not exist.
 constexpr int kNoProgram = 127;
-/// Begins the line of a tracker's output that says where the numbers are.
+/// Prefix of the line in a tracker's output that says where the numbers are.
 constexpr std::string_view kPlaceLine = "tracked: ";
 
 std::string python() {

@@ -29,7 +29,7 @@ class TrackerProcesses {
 
   /// Starts them, once. Their output goes to track.<name>.log in the run's folder.
   void start(const RunDirectory& directory);
-  /// A line for each that has ended since the last call, about its failure or the place of the numbers.
+  /// Returns a line for each tracker that has ended since the last call, about its failure or the place of the numbers.
   std::vector<std::string> news();
   /// Once outcome.json is written: waits for their end, at most kPatienceSeconds or until `is_hurried`, and kills those
   /// that still run. `notice` gets a line if they take longer than a moment. Returns lines as news() does.

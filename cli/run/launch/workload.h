@@ -81,8 +81,8 @@ struct GenerateOptions {
   int output_fd = -1;  ///< where the first rank writes the texts
 };
 
-/// `trainctl evaluate` and `trainctl predict`: the job's validation set, with the weights of a checkpoint. Or texts
-/// that are generated with those weights.
+/// Options of `trainctl evaluate` and `trainctl predict`, which read the job's validation set with the weights of a
+/// checkpoint, and of `trainctl generate`, which generates texts with these weights.
 struct EvaluateOptions {
   std::string checkpoint;  ///< same as ResumeOptions::from, or the number of a run; empty: the weights of the job
   std::string layer;       ///< whose output is written; empty: loss and metrics are computed, and nothing is written
@@ -92,7 +92,7 @@ struct EvaluateOptions {
   std::optional<GenerateOptions> generate{};
 };
 
-/// Jobs that are planned before they are needed: launch.elastic's for the loss of each host.
+/// Jobs that are planned before their plans are needed: launch.elastic plans for the loss of each host.
 class PlansAhead {
  public:
   /// Plans a network's job, unless that is done. Throws SpecError if there is no plan.

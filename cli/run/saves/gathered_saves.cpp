@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-/// Ranks are always fewer than this many steps apart.
+/// Ranks are always fewer than this many steps apart, so older decisions are not needed.
 constexpr size_t kMostDecisions = SaveBoard::kAhead;
 
 }  // namespace
@@ -75,8 +75,8 @@ bool GatheredSaves::take(const hosts::SaveMessage& message, const std::vector<in
   return true;
 }
 
-/// Reports progress although no step ends, for ranks whose states are being sent, ranks that wait for them, and
-/// those whose save must wait for the previous one.
+/// Reports progress to three kinds of ranks although no step ends: ranks whose states are being sent, ranks that wait
+/// for these, and ranks whose save must wait for the previous one.
 void GatheredSaves::moved() {
   for (int rank = 0; rank < memory_->num_ranks(); ++rank)
     memory_->status(rank).looks.fetch_add(1, std::memory_order_relaxed);

@@ -1,6 +1,6 @@
 // The launcher's side of saves on several hosts (cli/run/saves/host_saves.h): decides for all hosts which states are
-// saved, and gathers the ranks' images, so that a checkpoint survives the loss of any other host. Complete ones are
-// offered to the process that writes.
+// saved, and gathers the ranks' images, so that a checkpoint survives the loss of any other host. When all images of a
+// save are complete, they are offered to the process that writes.
 //
 //   decided ──images come──▶ whole: offered ──▶ written
 #pragma once

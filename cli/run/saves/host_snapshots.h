@@ -1,5 +1,5 @@
-// Snapshots of the state in the memory of a host (cli/run/saves/state_snapshots.h), which a launcher fetches from the
-// remaining hosts when one is lost. They exchange these messages, in order:
+// Snapshots of the state in the memory of a host (cli/run/saves/state_snapshots.h). When a host is lost, the launcher
+// fetches them from the remaining hosts. Launcher and hosts exchange these messages, in order:
 //
 //   launcher ──▶ host   offer
 //   host ──▶ launcher   snapshot        rank; number: a step; the rank has the complete state before it (at most two)

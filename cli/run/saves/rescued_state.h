@@ -38,14 +38,14 @@ class RescuedState {
   /// Progress: a number that grows with what is received; nullopt: nothing more is expected.
   std::optional<int64_t> waits() const;
   bool is_complete() const { return is_chosen_ && why_.empty() && to_fetch_.empty(); }
-  /// Returns why the state is not complete, for a line.
+  /// Returns the reason why the state is not complete, as text for a line.
   const std::string& why() const { return why_; }
 
-  // Once it is complete.
+  // The following functions may be called once the state is complete.
   int64_t step() const { return step_; }
   const SaveBoard::Position& position() const { return position_; }
-  /// For each of the `num_ranks` ranks, the image of its pieces; empty: nothing is taken from it. Throws EnvError if
-  /// the received data is not a valid image.
+  /// Returns, for each of the `num_ranks` ranks, the image of the pieces that are taken from it; empty if nothing is
+  /// taken from it. Throws EnvError if the received data is not a valid image.
   std::vector<std::vector<std::byte>> images(int num_ranks) const;
 
  private:

@@ -8,7 +8,8 @@
 
 namespace trainctl {
 
-/// `spec` as a run stores it: with the factor on the learning rate that parallel.outer.local_rate: 0 chooses.
+/// Returns `spec` in the form in which a run stores it: with the factor of the learning rate that
+/// parallel.outer.local_rate: 0 has chosen.
 JobSpec with_chosen_rate(JobSpec spec);
 
 /// Names the fields of the optimizer and of the outer optimizer of local steps that differ from the stored job of a run;

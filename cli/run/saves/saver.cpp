@@ -158,7 +158,8 @@ void Saver::at_end(int64_t step, Executor& executor) {
   look(executor, true);
 }
 
-/// Waits for the save in progress, before the last state. False if the writer hangs, for which only one call waits.
+/// Waits for the save in progress before the last state is saved. Returns false if the writer hangs; only one call
+/// waits for a writer that hangs.
 bool Saver::make_room_for(int64_t last_step) {
   const auto is_other = [&](int64_t saving) { return saving != last_step; };
   board_.await_room(last_step);

@@ -1,4 +1,4 @@
-// The weights that a job starts from (`weights`).
+// Loads the weights that a job starts from (`weights`).
 #include "cli/run/saves/start_weights.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// The weights that a job starts from (`weights`).
+// Loads the weights that a job starts from (`weights`).
 #pragma once
 
 #include <functional>
@@ -16,8 +16,8 @@ namespace trainctl {
 /// Throws SpecError, or EnvError with everything that does not fit.
 MappedWeights start_weights(const PlannedJob& job);
 
-/// Throws what load_start throws, without an arena; does nothing for a job without `weights`. `reads_ties`: also
-/// compares the values of tensors that the job ties, which reads them.
+/// Throws the errors that load_start would throw, but needs no arena. Does nothing for a job without `weights`.
+/// `reads_ties`: also compares the values of tensors that the job ties, which requires reading them.
 void require_start_weights(const PlannedJob& job, bool reads_ties = false);
 
 /// The weights that the job's checkpoints leave out; empty if they leave out none. Reads samples of the files.

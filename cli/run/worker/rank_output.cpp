@@ -158,7 +158,8 @@ void RankOutput::on_rollback(int64_t step, int64_t to) {
   metrics_.line({{"kind", "rollback"}, {"run_step", step}, {"to", to}});
 }
 
-/// If nothing is tuned, only waits that are worth a change are reported.
+/// Reports the loading settings at the end. If nothing is tuned, only waits that are long enough to justify a change of
+/// the job are reported.
 void RankOutput::settled_loading(const LoadSetting& setting, const LoadWaits& waits) {
   constexpr double kShare = 0.02, kSeconds = 2;
   const std::string waited = fmt::format("training waited for data {:.1f} % of the time", 100 * waits.share);
@@ -263,7 +264,8 @@ void RankOutput::write_workers(const BatchBoard& board) {
   if (metrics_.is_open()) metrics_.line(workers_json(board, spec_.dataset.batch));
 }
 
-/// Counts calls: further steps, which make the same calls, may run before on_step reports the first (sink_steps).
+/// Counts the calls instead of the steps: with sink_steps, further steps, which make the same calls, may run before
+/// on_step reports the first one.
 void RankOutput::on_communication(const Instruction& instruction) {
   if (to_record_ == 0) return;
   collectives_ << communication_json(instruction, program_).dump() << '\n';

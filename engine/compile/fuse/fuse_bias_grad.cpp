@@ -15,14 +15,14 @@ bool takes_bias_grad(const VirtualInstruction& v) {
   return kernel != nullptr && kernel->is_product && kernel->takes_step(EpilogueStep::bias_grad);
 }
 
-/// The bias belongs to the dim of dy that is the layer's output features or channels.
+/// True if the bias varies along the dim of dy that holds the layer's output features or channels.
 bool same_dim(const VirtualInstruction& bias, const VirtualInstruction& weight) {
   const auto channel_dim = kernel_of(weight.code)->channel_dim;
   const int last = static_cast<int>(bias.code.inputs[0].shape.size()) - 1, dim = epilogue_role(bias).dim;
   return (dim < 0 ? last : dim) == (channel_dim == nullptr ? last : channel_dim(weight.code.attrs));
 }
 
-/// Both read the same dy, and either both take the optimizer step or neither does.
+/// True if both gradients are computed from the same dy, and either both kernels apply the update or neither does.
 bool belong_together(const VirtualInstruction& bias, const VirtualInstruction& weight) {
   const Operand &of_bias = bias.code.inputs[0], &of_weight = weight.code.inputs[1];
   return weight.outputs.size() == 1 && weight.inputs[1] == bias.inputs[0] && of_weight.offset == of_bias.offset &&
@@ -30,7 +30,7 @@ bool belong_together(const VirtualInstruction& bias, const VirtualInstruction& w
          same_dim(bias, weight) && epilogue_of(weight.code.attrs).descend == epilogue_of(bias.code.attrs).descend;
 }
 
-/// The weight gradient gets the other's output.
+/// Adds the output of the bias gradient to the kernel of the weight gradient, which is placed at `place`.
 void join_bias_grad(Compiler& c, size_t bias, size_t weight, size_t place) {
   Instruction& both = c.code[weight].code;
   Epilogue epilogue = epilogue_of(both.attrs);

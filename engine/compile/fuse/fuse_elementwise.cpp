@@ -58,15 +58,17 @@ class Chain {
 
   size_t size() const { return members_.size(); }
   const std::vector<size_t>& members() const { return members_; }
-  /// True if the first member reads values that nothing writes.
+  /// True if the first member reads an inlined value, which is never written to memory and is computed again by its
+  /// readers.
   bool has_inlined() const {
     return std::ranges::any_of(at(0).inputs, [&](BufferId in) { return inlined_[in].has_value(); });
   }
 
-  /// Adds it if it reads an output of the chain, is in the same task, and the result is still an expression.
+  /// Adds the instruction at `at` if it reads an output of the chain, belongs to the same task, and the chain can still
+  /// be written as one expression. Returns whether it was added; so do the next two functions.
   bool add(size_t at) { return fits(at) && reads_chain(c_.code[at]) && add_within_limits(at); }
 
-  /// Adds it if it is in the same task and reads an input of the chain.
+  /// Adds the instruction at `at` if it belongs to the same task and reads an input of the chain.
   bool add_beside(size_t at) { return fits(at) && shares_input(c_.code[at]) && add_within_limits(at); }
 
   /// Adds an instruction after the last member's place, `place`, if it can move up to there and shares an input with
@@ -123,9 +125,9 @@ class Chain {
   /// The expression that the members compute together.
   struct Expression {
     std::string text;
-    std::vector<std::pair<size_t, size_t>> inputs;  ///< each an instruction and its input
-    std::vector<size_t> outputs;                    ///< members
-    std::map<BufferId, int> named;                  ///< values that are used again
+    std::vector<std::pair<size_t, size_t>> inputs;  ///< pairs (index of an instruction, index of its input)
+    std::vector<size_t> outputs;                    ///< indices of the members whose results are written
+    std::map<BufferId, int> named;                  ///< names (numbers) of values that are used more than once
   };
 
   bool fits(size_t at) const {
@@ -140,7 +142,7 @@ class Chain {
     return std::ranges::any_of(v.inputs, [&](BufferId in) { return maker(in) >= 0; });
   }
 
-  /// True if it reads a large operand that the chain reads.
+  /// True if `v` reads an operand that has the shape of its output (no broadcast row) and that the chain reads too.
   bool shares_input(const VirtualInstruction& v) const {
     for (size_t i = 0; i < v.inputs.size(); ++i) {
       if (!like(v.code.inputs[i], v.code.outputs[0])) continue;
@@ -162,7 +164,7 @@ class Chain {
     return false;
   }
 
-  /// The buffers that it reads, directly or to compute values that are not written.
+  /// The buffers that the instruction `v` reads: its inputs, and the inputs of the inlined values among them.
   std::vector<BufferId> sources_of(const VirtualInstruction& v) const {
     std::vector<BufferId> sources = v.inputs;
     for (const BufferId in : v.inputs)
@@ -189,7 +191,7 @@ class Chain {
 
   const VirtualInstruction& at(size_t m) const { return c_.code[members_[m]]; }
 
-  /// The member that writes the buffer; -1: none.
+  /// The index of the member that writes the buffer, or -1.
   int maker(BufferId buffer) const {
     for (size_t m = 0; m < members_.size(); ++m)
       if (at(m).outputs[0] == buffer) return static_cast<int>(m);
@@ -222,7 +224,7 @@ class Chain {
     return is_persistent(c_.buffers[buffer].kind) || reads_[buffer] != reads_inside(buffer) || reads_[buffer] == 0;
   }
 
-  /// Pushes the value again if it has a name.
+  /// Appends a reference to the value if it has a name, that is, if it was computed before. Returns whether it had one.
   static bool push_named(BufferId buffer, Expression& made) {
     const auto name = made.named.find(buffer);
     if (name == made.named.end()) return false;
@@ -236,7 +238,8 @@ class Chain {
     made.text.append(":").append(std::to_string(name)).append(" ");
   }
 
-  /// Pushes the output of member m; a value used again gets a name.
+  /// Appends the tokens that compute the output of member `m`. If the value is used more than once, it also gets a
+  /// name.
   void push_value(size_t m, Expression& made) const {
     const BufferId out = at(m).outputs[0];
     if (push_named(out, made)) return;
@@ -255,7 +258,7 @@ class Chain {
     made.text.append(like(v.code.inputs[i], v.code.outputs[0]) ? "x" : "b").append(std::to_string(k)).append(" ");
   }
 
-  /// Pushes a value that nothing writes.
+  /// Appends the tokens that compute an inlined value.
   void push_inlined(BufferId buffer, Expression& made) const {
     if (push_named(buffer, made)) return;
     const InlinedValue& value = *inlined_[buffer];
@@ -270,7 +273,7 @@ class Chain {
     if (uses_of(buffer) > 1 && made.named.size() < size_t{kMostElementwiseNames}) give_name(buffer, made);
   }
 
-  /// Pushes the product of two factors, which are adjacent inputs.
+  /// Appends the product of two factors, which become adjacent inputs of the expression.
   void push_factors(const InlinedValue& value, Expression& made) const {
     size_t k = find_input(value.instruction, 0, made, 0);
     while (k < made.inputs.size() && find_input(value.instruction, 1, made, k + 1) != k + 1)
@@ -301,7 +304,7 @@ class Chain {
   std::vector<size_t> members_;
 };
 
-/// Adds what follows the first member. Returns the place of the fused instruction.
+/// Adds all later instructions that the chain can take. Returns the index at which the fused instruction is placed.
 size_t grow(const Compiler& c, Chain& chain, const std::vector<std::string>& tokens, const std::vector<bool>& gone) {
   const size_t first = chain.members()[0];
   const bool backward = c.code[first].code.phase == Phase::backward;

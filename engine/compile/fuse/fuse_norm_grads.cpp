@@ -14,7 +14,8 @@ bool takes_parameter_grads(const VirtualInstruction& v) {
   return kernel != nullptr && kernel->takes_step(EpilogueStep::parameter_grads) && v.outputs.size() == 1;
 }
 
-/// All that the parameters' gradients read are the first inputs of the input's gradient.
+/// True if both gradients belong to the same norm: the inputs of the parameters' gradient are the first inputs of the
+/// input's gradient.
 bool same_norm(const VirtualInstruction& of_parameters, const VirtualInstruction& of_input) {
   if (of_parameters.inputs.size() > of_input.inputs.size()) return false;
   for (size_t i = 0; i < of_parameters.inputs.size(); ++i) {

@@ -34,7 +34,8 @@ std::vector<Uses> count_uses(const Compiler& c) {
   return uses;
 }
 
-/// True if the product may move down to `later`: its output is not read before, and its inputs stay unchanged.
+/// True if the product may move down to instruction `later`: until there, nothing reads its output or changes its
+/// inputs.
 bool can_wait(const Compiler& c, int product, int later) {
   const VirtualInstruction& m = c.code[product];
   for (int i = product + 1; i < later; ++i) {
@@ -57,7 +58,7 @@ bool can_come_first(const Compiler& c, int product, int after) {
   return true;
 }
 
-/// The dim of the product's output that a bias of its own belongs to.
+/// Returns the dim of the product's output along which a bias in its epilogue varies.
 int bias_dim(const VirtualInstruction& product) {
   const KernelDef* kernel = kernel_of(product.code);
   const int last = static_cast<int>(product.code.outputs[0].shape.size()) - 1;
@@ -128,7 +129,8 @@ std::optional<Found> product_of(const Compiler& c, const std::vector<Uses>& uses
   return std::nullopt;
 }
 
-/// True if all instructions that read the buffer after `at` are element-wise and stay so: no product takes them.
+/// True if all instructions that read the buffer after `at` are element-wise, and none of them will become part of the
+/// epilogue of a product.
 bool only_elements_read(const Compiler& c, const std::vector<Uses>& uses, BufferId buffer, int at) {
   for (int i = at + 1; i < static_cast<int>(c.code.size()); ++i) {
     const VirtualInstruction& v = c.code[i];
@@ -141,10 +143,11 @@ bool only_elements_read(const Compiler& c, const std::vector<Uses>& uses, Buffer
   return true;
 }
 
-/// A sum of two tensors of one size may follow the product that writes either; the later one needs no move. If one of
-/// the two is a low-rank product, as of an adapter, it takes the sum if element-wise ops read it, which then compute
-/// both (fuse_elementwise). Otherwise the other takes it: a low-rank product takes as long as its memory, and writes
-/// without reading.
+/// Finds the product whose epilogue the op at `at` joins. A sum of two tensors of one size may join the product that
+/// writes either tensor. The later of the two products is preferred, because it need not move. An exception is a
+/// low-rank product, such as that of an adapter. If element-wise ops read the sum, the low-rank product takes it, and
+/// these ops can compute both (fuse_elementwise). Otherwise the other product takes the sum: the time of a low-rank
+/// product is the time of its memory traffic, and without the sum it only writes its output and reads no second tensor.
 std::optional<Found> product_before(const Compiler& c, const std::vector<Uses>& uses, int at) {
   const VirtualInstruction& v = c.code[at];
   if (v.code.opcode != Opcode::kernel || v.inputs.empty()) return std::nullopt;
@@ -158,7 +161,8 @@ std::optional<Found> product_before(const Compiler& c, const std::vector<Uses>& 
   return narrow == only_elements_read(c, uses, v.outputs[0], at) ? first : second;
 }
 
-/// Fuses the two at `place`; the other instruction is marked for removal.
+/// Replaces the product and the op `after` by one instruction at Found::place. The other instruction is marked for
+/// removal.
 void join_epilogue(Compiler& c, const Found& found, int after) {
   VirtualInstruction fused = std::move(c.code[found.product]);
   VirtualInstruction last = std::move(c.code[after]);

@@ -10,7 +10,7 @@
 namespace trainctl {
 namespace {
 
-/// By buffer, the instructions that read it or write it, ascending.
+/// For each buffer, the indices of the instructions that read it and of those that write it, ascending.
 struct ReluUsers {
   std::vector<std::vector<size_t>> readers, writers;
 
@@ -73,8 +73,8 @@ class ReluGradFusion {
            v.code.inputs[0].shape == v.code.inputs[1].shape;
   }
 
-  /// Every reader of the gradient before the relu can read the one after it; dy and the parameters stay in memory until
-  /// then.
+  /// True if every reader of the relu's gradient (`grad`) can instead read dy, the gradient behind the relu, and find
+  /// itself where the relu gave 0. Then dy and the parameters of the norm stay in memory until these readers run.
   bool can_fuse(size_t forward, size_t grad) const {
     const VirtualInstruction &f = c_.code[forward], &v = c_.code[grad];
     const BufferId before = v.outputs[0];

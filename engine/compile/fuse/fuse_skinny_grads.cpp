@@ -1,6 +1,6 @@
-// The gradients of input and weight of a dense layer with few input features, as the second one of an adapter, read the
-// same dy, which is nearly all that they read. One kernel (matmul/skinny_products.h) computes both, and the scale of
-// the input's gradient.
+// In a dense layer with few input features, such as the second layer of an adapter, the gradients of input and weight
+// both read dy, which is nearly all that they read. One kernel (matmul/skinny_products.h) computes both, and the scale
+// of the input's gradient.
 #include <algorithm>
 
 #include "engine/compile/fuse/inlined_values.h"
@@ -15,7 +15,7 @@
 namespace trainctl {
 namespace {
 
-/// dx = dy w, with few columns.
+/// True if `v` computes dx = dy w, where dx has few columns.
 bool is_skinny_input_grad(const VirtualInstruction& v) {
   return is_plain_product(v, matmul_op.kernel) && !v.code.outputs[0].accumulate && !v.code.attrs.flag("transpose_a") &&
          !v.code.attrs.flag("transpose_b") && v.code.inputs[1].shape.size() == 2 &&
@@ -23,7 +23,7 @@ bool is_skinny_input_grad(const VirtualInstruction& v) {
          is_large(v.code.inputs[0]);
 }
 
-/// dw = dy^T x of the same layer and task.
+/// True if `v` computes dw = dy^T x for the same layer and in the same task as `dx`.
 bool is_weight_grad_of(const VirtualInstruction& v, const VirtualInstruction& dx) {
   if (!is_plain_product(v, matmul_weight_grad_op.kernel) || v.code.attrs.flag("kn") || v.code.attrs.has("first_row") ||
       v.inputs[1] != dx.inputs[0])
@@ -34,7 +34,7 @@ bool is_weight_grad_of(const VirtualInstruction& v, const VirtualInstruction& dx
          in_one_task(v.code, dx.code);
 }
 
-/// The factor if it only multiplies by one.
+/// Returns the factor if `v` only multiplies its input by a constant factor.
 std::optional<double> factor_of(const VirtualInstruction& v) {
   const KernelDef* kernel = kernel_of(v.code);
   if (kernel == nullptr || kernel->element == nullptr || v.inputs.size() != 1 || v.outputs.size() != 1 || v.code.idle ||
@@ -47,7 +47,8 @@ std::optional<double> factor_of(const VirtualInstruction& v) {
   return v.code.attrs.number("factor");
 }
 
-/// The index of the scale that alone reads output `output` of the instruction at `at`, and can move up to it.
+/// Returns the index of the instruction that multiplies output `output` of instruction `at` by a constant, if nothing
+/// else reads this output and the multiplication can move up to `at`.
 std::optional<size_t> scale_of(const Compiler& c, size_t at, size_t output) {
   const BufferId made = c.code[at].outputs[output];
   if (is_persistent(c.buffers[made].kind)) return std::nullopt;
@@ -68,7 +69,7 @@ std::optional<size_t> scale_of(const Compiler& c, size_t at, size_t output) {
   return only;
 }
 
-/// The input's gradient at `dx` becomes that of both.
+/// Replaces the instruction at `dx` by one that computes both gradients.
 void join_skinny_grads(Compiler& c, size_t dx, size_t dw) {
   VirtualInstruction& both = c.code[dx];
   both.inputs.push_back(c.code[dw].inputs[0]);

@@ -27,7 +27,7 @@ bool reads_result(const VirtualInstruction& first, const VirtualInstruction& sec
   return true;
 }
 
-/// The instruction that `first` can become one with, at the place of `first`.
+/// Returns the index of the instruction that can be fused with `first`, at the place of `first`.
 std::optional<size_t> next_of(const Compiler& c, size_t first) {
   const VirtualInstruction& v = c.code[first];
   const KernelDef* kernel = kernel_of(v.code);

@@ -18,7 +18,7 @@ struct Writers {
   size_t update = 0;
 };
 
-/// By buffer: the instructions that name it, in order.
+/// Returns for each buffer the instructions that read or write it, in order.
 std::vector<std::vector<size_t>> find_users(const Compiler& c) {
   std::vector<std::vector<size_t>> users(c.buffers.size());
   const auto add = [&](BufferId buffer, size_t i) {

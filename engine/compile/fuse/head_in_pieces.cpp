@@ -20,10 +20,10 @@
 namespace trainctl {
 namespace {
 
-/// Names the dim that holds the rows, and how many there are.
+/// Describes the rows of a tensor: which dim holds them, and how many there are.
 struct Rows {
-  Shape leading;     ///< the dims up to and including that one
-  int64_t unit = 1;  ///< pieces begin at multiples of it, so that they begin at multiples of 64 bytes in all tensors
+  Shape leading;     ///< sizes of the dims up to and including the dim of rows
+  int64_t unit = 1;  ///< number of rows of which each piece starts at a multiple: so it starts at multiples of 64 bytes
   int64_t pieces(int64_t most) const { return std::min(most, units()); }
   /// No piece is larger than the first, so that each fits in the memory of the one before.
   int64_t first_of(int64_t piece, int64_t pieces) const {
@@ -49,7 +49,7 @@ struct Head {
   Rows rows;
   std::vector<size_t> members;  ///< ascending, the product first
   std::set<BufferId> inner;     ///< prediction, its gradient, statistics
-  std::set<BufferId> gathered;  ///< the tensors of `inner` that are [parts, rows..]
+  std::set<BufferId> gathered;  ///< the tensors of `inner` with shape [ranks, rows, ..], which an all_gather wrote
 };
 
 bool has(unsigned mask, size_t i) { return (mask >> i & 1u) != 0; }
@@ -67,7 +67,8 @@ class HeadSearch {
     head_.inner = {c.code[product].outputs[0]};
   }
 
-  /// Empty if some instruction needs the whole prediction or its whole gradient at once.
+  /// Finds the instructions of the head. Returns nullopt if some instruction needs the whole prediction or its whole
+  /// gradient at once.
   std::optional<Head> find() {
     const size_t product = head_.members[0];
     if (!is_row_by_row(c_.code[product]) || c_.code[product].code.outputs[0].accumulate) return std::nullopt;
@@ -90,7 +91,7 @@ class HeadSearch {
            std::any_of(v.outputs.begin(), v.outputs.end(), inner);
   }
 
-  /// An all_gather of statistics; it adds its output to the inner tensors.
+  /// Returns whether `v` is an all_gather of statistics. If so, adds its output to the inner tensors.
   bool gathers(const VirtualInstruction& v) {
     if (v.code.opcode != Opcode::collective || v.code.purpose != Purpose::statistics) return false;
     head_.inner.insert(v.outputs[0]);
@@ -139,7 +140,8 @@ class HeadSearch {
   Head head_;
 };
 
-/// Moves the members next to one another, where the first is or where a later one is; false: they cannot be.
+/// Moves the members next to one another, to the place of the first member or of a later one. Returns false if
+/// dependencies do not permit this.
 bool put_together(Compiler& c, Head& head) {
   size_t first = head.members[0];
   for (size_t n = 1; n < head.members.size(); ++n) {
@@ -163,7 +165,7 @@ class Pieces {
  public:
   Pieces(Compiler& c, const Head& head, int64_t count) : c_(c), head_(head), count_(count) {}
 
-  /// Replaces the members.
+  /// Replaces the members by one copy of them per piece.
   void write() {
     const auto first = c_.code.begin() + static_cast<std::ptrdiff_t>(head_.members[0]);
     const auto end = first + static_cast<std::ptrdiff_t>(head_.members.size());
@@ -216,7 +218,7 @@ class Pieces {
   const Head& head_;
   const int64_t count_;
   int64_t piece_ = 0;
-  std::map<BufferId, BufferId> buffers_;  ///< buffers of this piece, by those of the whole
+  std::map<BufferId, BufferId> buffers_;  ///< buffer of the whole tensor -> buffer of the current piece
 };
 
 /// Name of the prediction; empty: nothing is trained or evaluated.

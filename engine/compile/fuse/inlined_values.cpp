@@ -10,7 +10,7 @@
 namespace trainctl {
 namespace {
 
-/// The instructions that write and read each buffer.
+/// The instructions that write and that read each buffer, in list order.
 struct WritersAndReaders {
   std::vector<std::vector<size_t>> writers, readers;
 
@@ -28,7 +28,8 @@ bool is_whole(const Operand& a, const Operand& b) {
          a.global_offset == b.global_offset && a.dtype == b.dtype;
 }
 
-/// True if its only output is read as a whole by element-wise kernels alone, and nothing else writes it.
+/// True if instruction `at` has one output, only element-wise kernels read it, and they read it as a whole. Also
+/// requires that no other instruction writes this output.
 bool is_read_by_elements(const Compiler& c, const WritersAndReaders& uses, const std::vector<std::string>& tokens,
                          size_t at) {
   const VirtualInstruction& v = c.code[at];
@@ -73,7 +74,8 @@ bool is_function_of_one(const VirtualInstruction& v, const std::string& token) {
   return tokens.size() == 3 && tokens[1].op != ElementwiseOp::dropout;
 }
 
-/// A function that a later task reads, which reads the function's input too, and not before.
+/// Finds a function of one value whose result is read by a later task, although that value is still in memory at the
+/// last of these reads. The readers can then compute the function again, so its result need not be kept.
 std::optional<InlinedValue> function_of_kept(const Compiler& c, const WritersAndReaders& uses,
                                              const std::vector<std::string>& tokens,
                                              const std::vector<std::optional<InlinedValue>>& known, size_t at) {

@@ -15,22 +15,23 @@
 
 namespace trainctl {
 
-/// The most columns of p.
+/// A product p q counts as low-rank if p has at most this many columns.
 inline constexpr int64_t kMostLowRank = 64;
 
-/// True if it computes p q, with or without a residual, in a form that element-wise expressions have; p has few
+/// True if `v` computes p q, with or without a residual, in a form that element-wise expressions have; p has few
 /// columns.
 bool is_low_rank_product(const VirtualInstruction& v);
 
 /// The way in which readers compute a value.
 struct InlinedValue {
-  size_t instruction = 0;  ///< the one that computed it, which is removed
+  size_t instruction = 0;  ///< index of the instruction that computed the value and is removed
   bool is_low_rank = false;
   std::string token;              ///< token of the product, without its index, or of the function
   std::vector<BufferId> sources;  ///< all that it is computed from
 };
 
-/// By buffer: how its readers compute it, or empty. `tokens`: the element-wise function of each instruction, or "".
+/// Returns for each buffer how its readers compute its value, or nullopt if it is written to memory. `tokens` has the
+/// element-wise function of each instruction, or "".
 std::vector<std::optional<InlinedValue>> inlined_values(const Compiler& c, const std::vector<std::string>& tokens);
 
 }  // namespace trainctl

@@ -5,9 +5,9 @@
 
 namespace trainctl {
 
-/// The instruction loses its operands.
+/// Marks the instruction as removed: it stays in the list without operands.
 void mark_removed(Compiler& c, size_t at);
-/// At the end of the pass.
+/// Removes all marked instructions. Called at the end of a pass.
 void remove_marked(Compiler& c);
 
 /// The instruction at `into` also writes the outputs of that at `from`, after its own, and is placed at `place`, which

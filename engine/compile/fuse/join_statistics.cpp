@@ -46,8 +46,8 @@ class JoinStatistics {
     return std::nullopt;
   }
 
-  /// The next use of output `o` of instruction `maker`, if it is its sum over ranks. `after_readers`: kernels may read
-  /// it before.
+  /// Returns the all_reduce of output `o` of instruction `maker`, if it is the next use of this output. With
+  /// `after_readers`, kernels may read the output before the all_reduce.
   std::optional<size_t> sum_of(size_t maker, size_t o, bool after_readers = false) const {
     const BufferId buffer = c_.code[maker].outputs[o];
     std::optional<size_t> use = next_use(maker, buffer);
@@ -64,7 +64,8 @@ class JoinStatistics {
     return v.code.opcode == Opcode::kernel && std::find(v.outputs.begin(), v.outputs.end(), buffer) == v.outputs.end();
   }
 
-  /// f32 that fills a buffer of the step, in a size at which another operand may follow it.
+  /// True if the operand is in f32, fills its buffer, lives for part of the step, and has a size at which another
+  /// operand may follow it in memory.
   bool is_whole(BufferId buffer, const Operand& operand) const {
     const VirtualBuffer& b = c_.buffers[static_cast<size_t>(buffer)];
     return !is_persistent(b.kind) && operand.offset == 0 && operand.bytes() == b.bytes && operand.dtype == DType::f32 &&
@@ -119,6 +120,9 @@ class JoinStatistics {
     return operand;
   }
 
+  /// Rewrites the four instructions at these indices (mean, its all_reduce, variance, its all_reduce) as three: one
+  /// kernel for mean and variance of this rank's rows, an all_gather over `parts` ranks, and a kernel that merges the
+  /// moments.
   void join(size_t first, size_t sum, size_t second, size_t other_sum, int64_t parts) {
     VirtualInstruction &moments = c_.code[first], &gather = c_.code[sum], &merge = c_.code[second];
     const Operand mean = gather.code.outputs[0], var = c_.code[other_sum].code.outputs[0];
@@ -177,8 +181,8 @@ class JoinStatistics {
     if (own != summed) put_together(summed, other_summed, name);
   }
 
-  /// Gives two buffers of equal size one buffer, the second one behind the first, and their contents one name: an
-  /// instruction that reads both finds one value.
+  /// Replaces two buffers of equal size by one buffer of twice the size, with the contents of `second` behind those of
+  /// `first`. Both contents get the same name, so that an instruction that reads both reads one value.
   void put_together(BufferId first, BufferId second, const std::string& name) {
     const VirtualBuffer one = c_.buffers[static_cast<size_t>(first)];
     const BufferId both = c_.new_buffer(one.kind, 2 * one.bytes);

@@ -36,7 +36,7 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kUnit = 16;
-constexpr size_t kForms = 2;  ///< a value scaled by its rows, and by its columns
+constexpr size_t kForms = 2;  ///< number of 8-bit forms of a value: 0 has one scale per row, 1 one scale per column
 
 /// A value that products read in 8 bits.
 struct Value {
@@ -44,7 +44,7 @@ struct Value {
   Operand operand;
   size_t first_reader = 0;
   TensorId tensor = -1;    ///< in the graph, as its first reader names it
-  bool is_weight = false;  ///< has one scale per square: the same numbers by rows and by columns
+  bool is_weight = false;  ///< a weight has one scale per square block, so both forms contain the same numbers
   bool needed[kForms] = {};
   View words[kForms], scales[kForms];
 };
@@ -65,6 +65,8 @@ class Narrowing {
     if (c.plan.numerics.fp8->recipe == Fp8Recipe::delayed && c.trains()) note_states();
   }
 
+  /// Finds all products in 8 bits and the values that they read. Then rewrites the list: each value is rounded before
+  /// its first reader, and each product becomes matmul_fp8.
   void run() {
     for (size_t i = 0; i < c_.code.size(); ++i) {
       find_product(i);
@@ -91,7 +93,7 @@ class Narrowing {
     if (kernel == nullptr || !v.code.attrs.flag("fp8")) return;
     const std::optional<Fp8Factors> factors = fp8_factors(*kernel, v.code.attrs);
     if (!factors || !fits(v.code.inputs[factors->a.input]) || !fits(v.code.inputs[factors->b.input])) {
-      c_.code[i].code.attrs.erase("fp8");  // it stays in bf16, also in estimates of its time
+      c_.code[i].code.attrs.erase("fp8");  // the product stays in bf16, also for estimates of its time
       return;
     }
     products_.push_back({i, value_of(i, factors->a), value_of(i, factors->b), *factors});
@@ -186,7 +188,7 @@ class Narrowing {
     return ranks;
   }
 
-  /// Returns the numbers of all ranks of the stage; if there is one rank, its own.
+  /// Gathers `own`, a number of this rank, over the ranks of the stage. With a single rank, returns `own` itself.
   View gathered(const View& own, const Instruction& like) {
     const std::vector<int> ranks = ranks_of_stage();
     if (ranks.size() == 1) return own;

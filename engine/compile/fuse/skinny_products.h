@@ -1,4 +1,5 @@
-// Shared by the passes that fuse products with few columns.
+// Functions shared by the passes that fuse skinny products: matrix products in which one operand is large and the other
+// has only few columns.
 #pragma once
 
 #include "engine/compile/compiler.h"
@@ -11,14 +12,16 @@ extern const OpDef matmul_weight_grad_op;
 /// Returns whether the operand is so large that one read less saves more time than one launch more costs.
 bool is_large(const Operand& operand);
 
-/// True if it is that product of two operands, in full precision for its type and with nothing fused.
+/// True if `v` runs `kernel`, a product of two operands, in the full precision of its type and without fused
+/// operations.
 bool is_plain_product(const VirtualInstruction& v, const KernelDef& kernel);
 
 /// True if both are in the same part of the step.
 bool in_one_task(const Instruction& a, const Instruction& b);
 
-/// If only a scale reads each of the first `count` outputs of the instruction at `at`, all by the same factor, the
-/// instruction takes that as attr factor and writes the scales' outputs. The scales are marked as removed.
+/// Fuses scales (multiplications by a constant) into the instruction at `at`. If each of its first `count` outputs is
+/// read by one scale only, and all scales have the same factor, the instruction gets the factor as its attr `factor`
+/// and writes the outputs of the scales. The scales are marked as removed.
 void take_scales(Compiler& c, size_t at, size_t count);
 
 }  // namespace trainctl

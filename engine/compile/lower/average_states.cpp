@@ -1,4 +1,5 @@
-// Running statistics of a rank's own rows: those of hybrid_parallel, and of batch_norm with sync: false. After each
+// Averages running statistics that each rank computes from its own rows: in hybrid_parallel, and for batch_norm with
+// sync: false. After each
 // step their mean over the ranks replaces them, so that validations on all ranks and checkpoints, which one rank
 // writes, have the same values.
 #include <fmt/format.h>

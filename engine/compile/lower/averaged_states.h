@@ -7,8 +7,8 @@
 
 namespace trainctl {
 
-/// By tensor of the training graph: the axes over which a state's values differ between ranks, and are averaged; empty:
-/// they do not. Not for hybrid_parallel, whose plan has no such axes.
+/// Returns for each tensor of the training graph the axes over which the values of a state differ between ranks, and
+/// are therefore averaged; empty: all ranks have equal values. Not for hybrid_parallel, whose plan has no such axes.
 std::vector<Axes> axes_of_averaged_states(const Graph& trained, const Plan& plan);
 
 }  // namespace trainctl

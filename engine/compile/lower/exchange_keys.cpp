@@ -28,13 +28,13 @@ class KeyGather : public KeyExchange {
  public:
   using KeyExchange::KeyExchange;
 
-  /// Heads are cut, or nothing is.
+  /// Emits one call over whole sequences: each rank has all rows of its heads, so no keys are exchanged.
   void whole_sequences() {
     std::vector<View> inputs;
     for (size_t i = 0; i < node_.inputs.size(); ++i) {
-      const bool is_logs = is_grad() && i == logs_at();  // kept by position
+      const bool is_logs = is_grad() && i == logs_at();  // logs are kept in the order of positions
       const bool are_sinks = has_sinks() && i + 1 == node_.inputs.size();
-      const bool is_bias = has_bias() && i == bias_at();  // by position, as a network with one stores its rows
+      const bool is_bias = has_bias() && i == bias_at();  // also in the order of positions
       inputs.push_back(is_logs || are_sinks || is_bias ? own(i) : reordered(own(i)));
     }
     std::vector<View> results, outputs;
@@ -71,8 +71,8 @@ class KeyGather : public KeyExchange {
     keep(1, logs);
   }
 
-  /// The gradient if all keys were gathered: dk and dv of all rows are summed over the pieces of queries, then
-  /// scattered to the ranks that have the keys.
+  /// Emits the gradient for the method gather. dk and dv of all rows are summed over the pieces of this rank's queries.
+  /// A reduce_scatter then sums them over ranks, and each rank gets the rows of its own keys.
   void gather_grad(const Queries& all, const KeyBlock& keys, const std::vector<View>& whole_mask) {
     const View dq = new_output(0);
     const std::vector<View> dqs = blank_pieces(dq, index_);
@@ -88,7 +88,8 @@ class KeyGather : public KeyExchange {
     scatter(2, reordered(sums.v, true));
   }
 
-  /// Rows are by position. Each rank has the terms of its rows, and 0 for others.
+  /// Emits the gradient of a bias of the scores, whose rows are in the order of positions. Each rank computes the terms
+  /// of its own rows and zeroes the other rows.
   void gather_bias_grad(const Queries& all, const KeyBlock& keys, const std::vector<View>& whole_mask) {
     const View dbias = new_output(0);
     call("", attrs_, all, 0, keys, whole_mask, {dbias});

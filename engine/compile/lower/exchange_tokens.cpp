@@ -33,7 +33,7 @@ class TokenExchange {
     name_ = l.c.graph.layers[static_cast<size_t>(node_.layer)].name;
   }
 
-  /// Sends the tokens, or dy.
+  /// Emits the exchange that sends the tokens to the ranks of their experts, or in the backward pass dy.
   void begin() {
     SentTokens& sent = l_.sent_tokens[key()];
     if (at_.is_grad()) {
@@ -59,7 +59,8 @@ class TokenExchange {
     sent.x = send(own(at_.x()), "x", sent, true);
   }
 
-  /// Computes the experts, and sends the results back. By output: whether it was added to its bucket.
+  /// Emits the kernels of the experts and the exchange that sends the results back. Returns for each output whether it
+  /// was already added to its bucket.
   std::vector<bool> finish() {
     at_.is_grad() ? backward() : forward();
     return direct_;
@@ -118,7 +119,8 @@ class TokenExchange {
     return attrs;
   }
 
-  /// The row of each token in the blocks for other ranks, and how many rows are used.
+  /// Emits the kernel that assigns each pair of token and expert a row in the block for the expert's rank, and that
+  /// counts the used rows of each block.
   void place(const View& ids, int64_t tokens, SentTokens& sent) {
     sent.rows = l_.new_value(BufferKind::activation, {ranks_, sent.rows_of_block}, DType::i32, name_ + ".rows");
     sent.places = l_.new_value(BufferKind::activation, {ranks_, tokens}, DType::i32, name_ + ".places");
@@ -149,8 +151,8 @@ class TokenExchange {
                         rows.operand.dtype, name_ + "." + of + " by rank");
   }
 
-  /// The rows of this rank's tokens in blocks, at the ranks that they are for. Ids are sent with the padding that marks
-  /// rows as not used.
+  /// Packs rows of this rank's tokens into one block per rank, and exchanges the blocks. With `only_used`, only the
+  /// used rows of a block are sent. Expert ids are sent with the padding, whose values mark rows as unused.
   View send(const View& tokens, const char* of, const SentTokens& sent, bool only_used) {
     const View packed = blocks_like(tokens, of, sent);
     l_.emit_kernel("pack " + name_ + "." + of, pack_tokens_kernel, {}, {tokens, sent.rows}, {packed},

@@ -14,7 +14,8 @@ namespace {
 
 constexpr int64_t kFloat = byte_size(DType::f32);
 
-/// If tables are on servers, the worker sends it after the step, so its buffer stays reserved.
+/// Emits the sum of the squares of all gradients and returns a view of the result. If servers hold tables, the worker
+/// sends this sum to them after the step, so the buffer is not reused.
 View sum_of_squares(Lowering& l) {
   const BufferKind kind = serves_tables_alone(l.c.plan) ? BufferKind::scalars : BufferKind::scratch;
   View norm = l.c.flat(l.c.new_buffer(kind, kFloat), 0, 1, "clip_norm");
@@ -37,8 +38,9 @@ View sum_of_squares(Lowering& l) {
   return norm;
 }
 
-/// For each shard of the bucket: first element in the shard, rows and columns of each parameter in it. A parameter of
-/// more than two dims has the elements of its first dim as rows; one of one dim is a row.
+/// Returns for each shard of the bucket three numbers per parameter in it: its first element in the shard, its rows and
+/// its columns. The first dim of a parameter gives the rows, and all other dims together the columns. A parameter with
+/// one dim is a single row.
 std::vector<Ints> parameters_of_shards(const Lowering& l, const BucketPlan& bucket) {
   const int shards = bucket.level == 0 ? 1 : bucket.num_shards(l.c.plan.mesh);
   const int64_t shard_elements = bucket.elements / shards;
@@ -84,8 +86,8 @@ Instruction update_instruction(const Lowering& l, const BucketPlan& bucket, cons
   return i;
 }
 
-/// Buckets in the order in which their gradients are summed: an update waits for its own sum only, so updates run
-/// while the last sums are under way.
+/// Returns the updated buckets in the order in which their gradients are summed. An update waits only for the sum of
+/// its own bucket, so the first updates overlap with the last sums.
 std::vector<int> in_order_of_reduction(const Lowering& l) {
   std::vector<int> updated;
   for (int b = 0; b < static_cast<int>(l.c.buckets.size()); ++b) {
@@ -96,7 +98,8 @@ std::vector<int> in_order_of_reduction(const Lowering& l) {
   return updated;
 }
 
-/// All ranks have the same norm and the same norms of earlier steps, and come to the same result.
+/// Emits the kernel that detects a spike of the gradient norm (train.on_spike): it compares `norm` with the norms of
+/// earlier steps. All ranks have the same norms, so all of them decide alike.
 void limit_norm(Lowering& l, const View& norm) {
   const SpikeSpec& spike = *l.c.plan.numerics.optimizer.on_spike;
   Instruction i = once_per_step(Opcode::kernel, "limit clip_norm", &limit_norm_kernel);
@@ -105,7 +108,8 @@ void limit_norm(Lowering& l, const View& norm) {
   l.c.emit(std::move(i), {}, {norm, l.c.flat(l.c.norms, 0, 2 + spike.window, "last norms")});
 }
 
-/// All ranks have the same norm, so each writes its own number.
+/// Writes into a metric whether the norm, and so some gradient, is not finite. All ranks have the same norm, so no sum
+/// over ranks is needed.
 void report_not_finite(Lowering& l, const View& norm, int64_t place, const std::string& metric) {
   const View number = l.c.flat(l.c.loss, l.c.num_reported() + place, 1, metric);
   l.c.emit(once_per_step(Opcode::kernel, "count " + metric, &count_not_finite_kernel), {norm}, {number});
@@ -118,7 +122,7 @@ bool has_shard_to_add(const Lowering& l, int bucket) {
 
 }  // namespace
 
-/// `kernel`: for Opcode::kernel.
+/// Makes an instruction that runs once per step instead of once per micro-batch. `kernel` is given for Opcode::kernel.
 Instruction once_per_step(Opcode opcode, std::string name, const KernelDef* kernel) {
   Instruction i;
   i.opcode = opcode;
@@ -128,7 +132,7 @@ Instruction once_per_step(Opcode opcode, std::string name, const KernelDef* kern
   return i;
 }
 
-/// Sums a few numbers in place.
+/// Sums a few numbers over `ranks`, in place.
 void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, const std::vector<int>& ranks,
                         const View& numbers) {
   if (ranks.size() == 1) return;
@@ -139,7 +143,7 @@ void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, c
   l.c.emit(std::move(i), {numbers}, {numbers});
 }
 
-/// One collective for the loss and all metrics: those that count the loss count them too.
+/// Sums the loss and all metrics over ranks in one collective: the ranks that count the loss also count the metrics.
 void finish_loss(Lowering& l) {
   const View loss = l.c.flat(l.c.loss, 0, l.c.num_reported(), "loss");
   if (!counts_loss(l)) l.c.emit(once_per_step(Opcode::kernel, "zero loss", &zero_kernel), {}, {loss});
@@ -231,7 +235,7 @@ void finish_step(Lowering& l) {
   if (!l.c.trains()) return;
   average_states(l);
   if (l.c.plan.is_asynchronous() && l.c.plan.numerics.optimizer.clip_norm > 0) push_norm(l, sum_of_squares(l));
-  if (serves_weights(l.c.plan)) return;  // else the servers clip and update
+  if (serves_weights(l.c.plan)) return;  // the servers clip and update
   std::optional<View> norm;
   if (l.c.plan.numerics.optimizer.needs_norm()) {
     add_up_shards(l);

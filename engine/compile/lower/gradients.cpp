@@ -42,7 +42,8 @@ GradientRange& target(Lowering& l, int bucket) {
   return range;
 }
 
-/// Its buffer. A fresh one is given zero padding here: no kernel writes it.
+/// Returns the buffer of the range that contributions of this task are written to. If the buffer is new, its padding is
+/// zeroed here, because no kernel writes the padding.
 BufferId target_buffer(Lowering& l, int bucket) {
   GradientRange& range = target(l, bucket);
   if (range.buffer >= 0) return range.buffer;
@@ -54,7 +55,8 @@ BufferId target_buffer(Lowering& l, int bucket) {
   return range.buffer;
 }
 
-/// A parameter's range; accumulates from the second contribution on.
+/// Returns the range of a parameter's gradient as the output of a kernel. The first contribution overwrites the range;
+/// all later ones are added to it (Operand::accumulate).
 View parameter_range(Lowering& l, int bucket, int parameter) {
   const BucketParameter& p = plan_of(l, bucket).parameters[parameter];
   View view{target_buffer(l, bucket), l.c.operand(p.tensor, p.gradient_layout)};
@@ -76,7 +78,7 @@ void add_gradient(Lowering& l, TensorId gradient, int bucket, int parameter) {
                 {to});
 }
 
-/// Zeroes the ranges of parameters that got no contribution on this stage.
+/// Zeroes the gradients of parameters to which no node of this stage contributes.
 void fill_unwritten(Lowering& l, int bucket) {
   std::vector<bool>& written = target(l, bucket).written;
   for (size_t p = 0; p < written.size(); ++p) {
@@ -107,7 +109,8 @@ BufferId summed_range(Lowering& l, int bucket) {
   return range;
 }
 
-/// `shard`: where the update reads it.
+/// Emits the all_reduce that sums this rank's shard of the gradients over hosts. `shard` is the range that the update
+/// reads.
 void sum_over_hosts(Lowering& l, int bucket, const std::string& name, const View& shard) {
   l.gradients[bucket].last_reduction = l.c.code.size();
   Instruction i;
@@ -145,9 +148,10 @@ void reduce_once(Lowering& l, int bucket) {
   }
 }
 
-/// The first micro-batch's shard goes to where shards add up, if the types match. A later one stays in its own
-/// range, at this rank's block. It is added from there after the next reduction has been issued, so that the
-/// instructions in between do not wait for this one. `is_last`: no micro-batch comes after this one.
+/// Emits the reduce_scatter of one micro-batch's gradients. The shard of the first micro-batch is written directly to
+/// the range in which shards add up, if the types match. The shard of a later micro-batch stays in the range of that
+/// micro-batch, at this rank's block. It is added to the sum only after the next reduction has been issued, so that the
+/// instructions in between do not wait for this reduction. `is_last`: no micro-batch comes after this one.
 void reduce_scatter(Lowering& l, int bucket, bool is_last) {
   GradientState& state = l.gradients[bucket];
   const Bucket& b = l.c.program.buckets[bucket];
@@ -177,7 +181,8 @@ void reduce_scatter(Lowering& l, int bucket, bool is_last) {
 
 bool spans_stages(const Lowering& l, int bucket) { return plan_of(l, bucket).stages.size() > 1; }
 
-/// True if, in each micro-batch, `a` runs before `b`: weight gradients last, and chunks from the last to the first.
+/// True if `a` runs before `b` in each micro-batch. Tasks that compute only weight gradients come last. The backward
+/// pass goes from the last chunk to the first.
 bool runs_before(const Lowering& l, NodeId a, NodeId b) {
   const auto order = [&](NodeId n) {
     return std::tuple(l.tasks_of_nodes[n], -l.c.plan.virtual_stage_of(l.c.graph.nodes[n]), n);
@@ -187,7 +192,8 @@ bool runs_before(const Lowering& l, NodeId a, NodeId b) {
 
 }  // namespace
 
-/// Notes where each gradient is accumulated, and which node completes each bucket.
+/// Records for each gradient of the graph the parameter and bucket to which it is added, and for each bucket the node
+/// that makes the last contribution.
 void start_gradients(Lowering& l) {
   l.gradients.resize(l.c.buckets.size());
   l.gathered.assign(l.c.buckets.size(), -1);
@@ -313,7 +319,7 @@ std::pair<View, View> shard_and_whole(const Lowering& l, int bucket, const Bucke
 void gather_in_forward(Lowering& l, int bucket, LayerId layer) {
   const Bucket& b = l.c.program.buckets[bucket];
   // f32 weights are whole when a step ends: readers take them from one rank.
-  // Ranks with other micro-batches have no forward task in common.
+  // If ranks run different micro-batches, they have no common forward task in which all of them could gather.
   const bool may_be_late =
       (b.level == 1 || b.level == 2) && l.c.buckets[bucket].weights_are_cut() && !l.c.plan.divides_micro_batches();
   if (!may_be_late || spans_stages(l, bucket) || l.task.kind != TaskKind::forward) return;

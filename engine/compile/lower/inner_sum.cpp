@@ -22,6 +22,7 @@ class InnerSumLowering {
   View lower() { return inner_.block != nullptr ? exchange() : gather(); }
 
  private:
+  /// Emits the statistics of this rank's shard, and their all_gather. Returns the statistics of all shards.
   View gather() {
     const std::string name = node_.name + ".stats";
     std::vector<TensorInfo> infos;
@@ -34,6 +35,7 @@ class InnerSumLowering {
     return all;
   }
 
+  /// Emits the blocks that this rank sends to the others, and their all_to_all. Returns the received blocks.
   View exchange() {
     const std::string name = node_.name + ".blocks";
     Shape shape = inner_.block(with_whole_inner_dims(), attrs(), parts());

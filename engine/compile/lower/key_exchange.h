@@ -78,7 +78,8 @@ class KeyExchange {
     return l_.id(whole);
   }
 
-  /// Reorders all rows from the order of ranks to the order of positions; with `to_order` the other way.
+  /// Reorders the rows of a whole sequence from the order of ranks to the order of positions. With `to_order`, reorders
+  /// from positions to ranks.
   View reordered(const View& view, bool to_order = false) {
     if (!is_ordered()) return view;
     View result = scratch_like(view);
@@ -94,7 +95,8 @@ class KeyExchange {
                    Purpose::redistribute);
   }
 
-  /// All rows of an input by position. They are gathered again where they are needed again, which takes less memory.
+  /// Gathers all rows of an input, in the order of positions. The backward pass calls this again instead of keeping the
+  /// gathered rows, which takes less memory.
   View gathered(size_t input) {
     const TensorId tensor = node_.inputs[input];
     const LayoutId whole = with_whole_rows(l_.node_inputs[id_][input]);
@@ -153,7 +155,8 @@ class KeyExchange {
                    {whole}, Purpose::redistribute);
   }
 
-  /// The operands of each piece of the queries except keys, values and mask.
+  /// The operands of attention for each piece of this rank's queries, except keys, values and mask. dy, out and logs
+  /// are inputs of the gradient only.
   struct Queries {
     std::vector<View> dy, q, out, logs;
   };
@@ -173,7 +176,7 @@ class KeyExchange {
     if (is_grad()) inputs.push_back(queries.dy[piece]);
     inputs.insert(inputs.end(), {queries.q[piece], keys.k, keys.v});
     inputs.insert(inputs.end(), mask.begin(), mask.end());
-    if (has_bias()) inputs.push_back(own(bias_at()));  // it has all rows and keys, by position
+    if (has_bias()) inputs.push_back(own(bias_at()));  // the bias has all rows and keys, in the order of positions
     if (attrs.flag(kSinks)) inputs.push_back(own(node_.inputs.size() - 1));
     if (is_grad()) inputs.insert(inputs.end(), {queries.out[piece], queries.logs[piece]});
     l_.emit_kernel(node_.name + suffix, kernel_, attrs, std::move(inputs), std::move(outputs));

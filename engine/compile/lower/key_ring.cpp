@@ -1,7 +1,9 @@
 // Ring attention (exchange_keys.cpp): each rank has a block of rows and passes its block of keys and values from rank
 // to rank, so that its queries see all keys. A message is named by the number of ranks that its block has passed.
 //
-// In a balanced ring all ranks run one program: it has the calls of every rank, and those of other ranks are idle.
+// With a causal mask, a rank needs only some pairs of query and key blocks. In a balanced ring all ranks nevertheless
+// have the same list of instructions: the list contains the attention calls of every rank, and a rank marks the calls
+// that it does not need as idle (Instruction::idle).
 #include "engine/compile/lower/key_exchange.h"
 
 namespace trainctl {
@@ -34,7 +36,7 @@ class KeyRing : public KeyExchange {
         if (sight(q, step, k) != Sight::none) return true;
     return false;
   }
-  /// The attributes of the call for such a pair.
+  /// The attributes of the attention call for a pair of query and key blocks of which `sight` tells what is visible.
   Attrs attrs_of(Sight sight) const {
     Attrs attrs = attrs_;
     if (sight == Sight::all && attrs.flag("causal")) {
@@ -49,7 +51,8 @@ class KeyRing : public KeyExchange {
     return name;
   }
 
-  /// Both ends name the message by the tensor and the number of ranks that it has passed on arrival.
+  /// Emits a send or a receive of one tensor of a block. Both ends name the message by the tensor and by the number of
+  /// ranks that the block has passed when it arrives (`passed`).
   void message(Opcode opcode, int64_t distance, const View& view, const std::string& tensor, int64_t passed) {
     Instruction i;
     i.opcode = opcode;
@@ -65,7 +68,8 @@ class KeyRing : public KeyExchange {
   static std::string block_name(const std::string& tensor, int64_t passed) {
     return tensor + ".hop" + std::to_string(passed);
   }
-  /// `like`: this rank's own tensors, for their names. `step`: in which the block is sent, or used after its arrival.
+  /// Sends `block` to the next rank of the ring in step `step`. The names of messages come from `like`, this rank's own
+  /// keys and values.
   void send(const KeyBlock& like, const KeyBlock& block, int64_t step) {
     message(Opcode::send, 1, block.k, like.k.operand.tensor, step + 1);
     message(Opcode::send, 1, block.v, like.v.operand.tensor, step + 1);
@@ -75,7 +79,7 @@ class KeyRing : public KeyExchange {
     message(Opcode::recv, -1, block.v, like.v.operand.tensor, step);
   }
 
-  /// Memory for the block that this rank has in the step.
+  /// Allocates scratch memory for the block of keys and values that this rank has in step `step`.
   KeyBlock new_block(const KeyBlock& like, int64_t step) {
     KeyBlock block{scratch_like(like.k), scratch_like(like.v)};
     for (View* view : {&block.k, &block.v}) {
@@ -85,8 +89,8 @@ class KeyRing : public KeyExchange {
     return block;
   }
 
-  /// The block of the step after this one, empty after the last. Received before the kernels of the step in program
-  /// order, so that its memory is not theirs.
+  /// Receives the block of the step that follows `step`; returns an empty block in the last step. The receive precedes
+  /// the kernels of `step` in program order, so that the block does not share memory with what they write.
   KeyBlock receive_next(const KeyBlock& mine, int64_t step) {
     if (step + 1 == ways_) return {};
     KeyBlock next = new_block(mine, step + 1);
@@ -98,10 +102,11 @@ class KeyRing : public KeyExchange {
     return receive_next(mine, step);
   }
 
-  /// The part of out and logs that one piece of the queries has so far.
+  /// The intermediate attention result of one piece of the queries: `out` (the weighted values) and `logs` (the
+  /// logarithms of the softmax sums) over the blocks of keys seen so far.
   struct Sum {
-    std::vector<View> parts;  ///< out and logs; empty: none yet
-    int64_t left = 0;         ///< pairs that are still to come
+    std::vector<View> parts;  ///< {out, logs}; empty before the first block of keys
+    int64_t left = 0;         ///< number of blocks of keys that are still to come
   };
 
   void ring_forward(const Queries& all, const KeyBlock& mine, const std::vector<View>& whole_mask) {
@@ -117,6 +122,8 @@ class KeyRing : public KeyExchange {
     keep(1, logs);
   }
 
+  /// Emits the forward pass of a ring that is not balanced. A rank emits only the calls for pairs of pieces that it
+  /// sees.
   void uneven_forward(const Queries& all, const KeyBlock& mine, const std::vector<View>& whole_mask,
                       const std::vector<View>& outs, const std::vector<View>& all_logs) {
     std::vector<Sum> sums(pieces());
@@ -143,8 +150,9 @@ class KeyRing : public KeyExchange {
                 const std::vector<View>& whole_mask, const View& out, const View& logs, Sum& sum) {
     const bool is_last = --sum.left == 0;
     Attrs attrs = attrs_of(sees);
-    if (!sum.parts.empty()) attrs.erase(kSinks);  // the first part has them
-    // If only positions decide, each row sees a key of each of its pairs, except those at the edge of a window.
+    if (!sum.parts.empty()) attrs.erase(kSinks);  // the softmax sum of the first block contains the sinks already
+    // Without a mask or bias only positions decide what a query sees. Then each query sees at least one key of each
+    // visible block, unless the edge of a window crosses the block.
     const bool may_see_none = has_mask_ || has_bias() || (sees == Sight::some && attrs_.integer("window", 0) > 0);
     const bool is_only = is_last && sum.parts.empty();
     if (may_see_none && !is_only) attrs.set(kPartOfKeys, true);
@@ -170,11 +178,11 @@ class KeyRing : public KeyExchange {
   //   i              if j < i, and the diagonal of j = i  only the diagonal
   //   2n - 1 - i     always                               if j > i, and the diagonal of j = i
   //
-  // It sees all keys of the groups before its own, and none of those after it.
+  // The rank sees all keys of the groups before its own group, and no keys of the groups after it.
 
   bool is_balanced() const { return is_ordered() && attrs_.flag("causal") && has_balanced_ring(node_); }
 
-  /// True if a rank may see the pair in this step; if not, no rank does.
+  /// True if some rank sees the pair of pieces `queries` and `keys` in a step; false if no rank does.
   static bool may_see(size_t queries, size_t keys) {
     return queries / 2 != keys / 2 ? queries > keys : queries >= keys;
   }
@@ -183,14 +191,14 @@ class KeyRing : public KeyExchange {
     return queries / 2 != keys / 2 ? queries > keys : queries > keys && queries % 2 == 1;
   }
 
-  /// Marks what `emit` emits as idle.
+  /// Calls `emit`, and marks the instructions that it emits as idle if `is_idle`.
   template <class Emit>
   void mark_idle(bool is_idle, const Emit& emit) {
     const size_t first = l_.c.code.size();
     emit();
     for (size_t i = first; i < l_.c.code.size(); ++i) l_.c.code[i].code.idle = is_idle;
   }
-  /// The same if this rank does not see the pair.
+  /// Calls `emit`, and marks its instructions as idle if this rank does not see the pair of pieces in this step.
   template <class Emit>
   void unless_hidden(size_t queries, int64_t step, size_t keys, const Emit& emit) {
     mark_idle(sight(queries, step, keys) == Sight::none, emit);
@@ -216,13 +224,14 @@ class KeyRing : public KeyExchange {
     }
   }
 
-  /// `sum`: out and logs of the queries' piece, which the first pair begins.
+  /// Emits attention of query piece `q` over key piece `k` and merges the result into `sum`, which holds out and logs
+  /// of the query piece. The first pair of the query piece writes `sum`; later pairs are merged in place.
   void add_in_place(const Queries& all, size_t q, const KeyBlock& keys, int64_t step, size_t k,
                     const std::vector<View>& whole_mask, const std::vector<View>& sum) {
     const bool is_first = step == 0 && k == 0;
     Attrs attrs = attrs_of_pair(q, step, k);
     if (has_mask_) attrs.set(kPartOfKeys, true);
-    if (!is_first) attrs.erase(kSinks);  // the first part has them
+    if (!is_first) attrs.erase(kSinks);  // the softmax sum of the first pair contains the sinks already
     const std::vector<View> part = is_first ? sum : std::vector{scratch_like(sum[0]), scratch_like(sum[1])};
     const std::string name = pair_name(step, q, k);
     call(name, attrs, all, q, keys, whole_mask, part);
@@ -237,7 +246,9 @@ class KeyRing : public KeyExchange {
     const std::vector<View> ks = pieces_of(block.k, of), vs = pieces_of(block.v, of);
     const std::vector<View> dks = blank_pieces(grads.k, of), dvs = blank_pieces(grads.v, of);
     for (size_t k = 0; k < pieces(); ++k) {
-      std::vector<size_t> seen_by;  // those that always see it first: they write the gradients
+      // Query pieces that may see the key piece. Pieces that see it on every rank come first: piece 0 of this list
+      // writes the gradients dk and dv, and later pieces are added.
+      std::vector<size_t> seen_by;
       for (size_t q = 0; q < pieces(); ++q)
         if (always_sees(q, k)) seen_by.push_back(q);
       const bool has_writer = !seen_by.empty();
@@ -259,7 +270,8 @@ class KeyRing : public KeyExchange {
     join(dvs, grads.v);
   }
 
-  /// Only these queries may see the keys, and write their gradients if they do.
+  /// Zeroes the gradients of key piece `k`, unless this rank's query piece `q` sees the key piece and so writes its
+  /// gradients. Needed if no query piece sees the key piece on every rank.
   void zero_unless_seen(size_t q, int64_t step, size_t k, const KeyBlock& grads) {
     mark_idle(sight(q, step, k) != Sight::none, [&] {
       for (const View* view : {&grads.k, &grads.v})
@@ -306,7 +318,8 @@ class KeyRing : public KeyExchange {
     keep(2, totals.v);
   }
 
-  /// Writes this rank's part of a block's gradients, and adds its part of dq.
+  /// Emits the gradients from this rank's queries over one block of keys and values: the gradients of the block are
+  /// written to `grads`, and the gradients of the queries are added to `dqs`.
   void block_grads(const Queries& all, const KeyBlock& block, int64_t step, const std::vector<View>& whole_mask,
                    const std::vector<View>& dqs, std::vector<bool>& has_dq, const KeyBlock& grads) {
     const int64_t of = block_of(step);

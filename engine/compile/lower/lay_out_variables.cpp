@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kVariableFloat = byte_size(DType::f32);
 
-/// The part of a variable that this rank has, not yet placed in memory.
+/// Returns the local shard of a variable on this rank, without an offset in memory.
 Variable variable_of(const Compiler& c, const VariablePlan& plan) {
   const Tensor& tensor = c.graph.tensors[plan.tensor];
   Variable v;
@@ -41,7 +41,7 @@ Variable variable_of(const Compiler& c, const VariablePlan& plan) {
 /// Groups that sum gradients, by their stages and axes.
 using ReduceGroups = std::map<std::pair<std::vector<int>, Axes>, int>;
 
-/// -1: the rank sums alone.
+/// Returns the index of the group that sums the gradients of the bucket, or -1 if no other rank takes part.
 int reduce_group_of(Compiler& c, const BucketPlan& plan, ReduceGroups& known) {
   const auto [group, fresh] = known.try_emplace({plan.stages, plan.sum_axes}, -1);
   if (!fresh) return group->second;
@@ -66,7 +66,7 @@ Bucket bucket_of(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_group
     b.pushers = static_cast<int>(plan.pushers(c.plan.mesh).size());
     if (!c.is_server()) return b;
     b.level = 3;
-    b.kept_type = DType::f32;  // all workers' add up there
+    b.kept_type = DType::f32;  // the gradients of all workers add up there
     b.shards = static_cast<int>(plan.servers.size());
     b.shard = plan.part_of_server(c.server);
     return b;
@@ -82,7 +82,7 @@ Bucket bucket_of(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_group
   return b;
 }
 
-/// False if another rank updates it: a server.
+/// Returns true if this rank updates the bucket. A bucket that a parameter server owns is updated by the server only.
 bool updates(const Compiler& c, const BucketPlan& plan) {
   return plan.updated && !plan.is_table && plan.is_served() == c.is_server();
 }
@@ -123,7 +123,7 @@ void note_whole_state(Compiler& c, const std::vector<int>& stages, const std::st
   c.other_states.emplace_back(buffer, at);
 }
 
-/// ParameterSums::states of all parameters, one after the other.
+/// Adds the states whose shape differs from the parameter's (ParameterSums::states), for all parameters of the bucket.
 void add_other_states(Compiler& c, const BucketPlan& plan, RankBucket& r) {
   const ParameterSums* sums = c.optimizer_of(plan).def.sums;
   if (sums == nullptr || sums->states == nullptr || !updates(c, plan)) return;
@@ -168,7 +168,7 @@ void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups
     }
     for (size_t s = 0; has_codes && s < states.size(); ++s)
       kept.scales.push_back(c.new_buffer(BufferKind::optimizer, own / kStateBlock * kVariableFloat));
-    const auto computed = std::find(states.begin(), states.end(), kAverageSlot);  // by the update itself
+    const auto computed = std::find(states.begin(), states.end(), kAverageSlot);  // computed by the update
     if (computed != states.end())
       kept.average = kept.optimizer[static_cast<size_t>(computed - states.begin())];
     else if ((c.plan.numerics.optimizer.average || c.plan.has_replicas()) && updates(c, plan))
@@ -183,7 +183,8 @@ void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups
     } else if (c.only != EvaluationOf::Only::none) {
       r.average = kept.average;
       r.outer_momentum = kept.outer_momentum;
-      // The optimizer's memory begins where it does in the training, which has these gradients elsewhere.
+      // An evaluation must place the optimizer's memory at the same offset as the training. In the training, gradients
+      // that share memory are placed later, so here they get no bytes.
       for (const BufferId shared : {kept.gradients, kept.sums})
         if (bucket.gradients_share_memory && shared >= 0) c.buffers[static_cast<size_t>(shared)].bytes = 0;
     }
@@ -199,7 +200,8 @@ void no_state(Compiler& c) {
   c.state_offsets.push_back(0);
 }
 
-/// States whose means over the same ranks replace them share a buffer, so that one call averages all of them.
+/// Adds a buffer for a state of the network, such as a running mean. States that are averaged over the same ranks share
+/// one buffer, so that one call averages all of them.
 void add_state(Compiler& c, int64_t bytes, const Axes& averaged, std::map<Axes, BufferId>& shared) {
   if (averaged.empty() || bytes % kStateAlignment != 0) {
     c.states.push_back(c.new_buffer(BufferKind::state, bytes));
@@ -214,7 +216,7 @@ void add_state(Compiler& c, int64_t bytes, const Axes& averaged, std::map<Axes, 
   used += bytes;
 }
 
-/// The states of delayed scales, one after the other.
+/// Adds the states of delayed fp8 scales, one after the other.
 void add_fp8_states(Compiler& c) {
   if (!c.keeps_training_state || c.is_server()) return;
   BufferId buffer = -1;

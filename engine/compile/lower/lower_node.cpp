@@ -1,4 +1,4 @@
-// One node of the graph on one micro-batch.
+// Emits the instructions of one node of the graph on one micro-batch.
 #include "engine/base/error.h"
 #include "engine/compile/lower/lowering.h"
 #include "engine/ops/moe/token_exchange.h"
@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-/// The same bytes under another shape: no instruction.
+/// Returns a view of the same bytes with another shape. Emits no instruction.
 View reshaped(View view, const Operand& as) {
   check(as.bytes() == view.operand.bytes(), "a reshape keeps this rank's elements: " + as.tensor);
   view.operand.shape = as.shape;
@@ -20,7 +20,7 @@ View reshaped(View view, const Operand& as) {
   return view;
 }
 
-/// The step's sum of the loss or of a metric so far: micro-batches add up in it.
+/// Returns the place of the loss or of a metric in the program's sums, to which all micro-batches are added.
 View step_sum(const Lowering& l, TensorId tensor) {
   const int place = l.c.graph.reported_place(tensor);
   View view =
@@ -29,13 +29,13 @@ View step_sum(const Lowering& l, TensorId tensor) {
   return view;
 }
 
-/// True if it goes only into the step's sum.
+/// True if the tensor is a loss or metric that only the step's sum reads.
 bool only_summed(const Lowering& l, TensorId tensor) {
   return l.c.graph.reported_place(tensor) >= 0 && l.num_consumers[tensor] == 0 && !l.printed[tensor];
 }
 
 void add_to_step(Lowering& l, TensorId tensor, const OpDef& op) {
-  if (only_summed(l, tensor) && (op.kernel.accumulates & 1u)) return;  // written there directly
+  if (only_summed(l, tensor) && (op.kernel.accumulates & 1u)) return;  // the kernel adds directly to the step's sum
   const View& made = l.have(tensor).front().view;
   const View sum = step_sum(l, tensor);
   const std::string& name = sum.operand.tensor;
@@ -114,6 +114,7 @@ class NodeLowering {
     return form() && form()->has_input(i) ? Format::channels_last : Format::declared;
   }
 
+  /// Emits the kernel or collective of the node on these inputs, and keeps its outputs for later readers.
   void run(std::vector<View> inputs) {
     const KernelDef* kernel = &op_.kernel;
     if (!inner_axes(l_.c.graph, l_.c.plan, node_).empty()) {
@@ -134,7 +135,8 @@ class NodeLowering {
     if (is_reported && counts_loss(l_)) add_to_step(l_, node_.outputs[0], op_);
   }
 
-  /// Permission to round is decided by the plan, so the program records it.
+  /// The attrs of the kernel. The plan decides whether a product may round its factors to 8 bits, so this is recorded
+  /// here.
   Attrs attrs() const {
     Attrs attrs = form() ? form()->attrs : node_.attrs;
     if (op_.kernel.is_product && l_.c.plan.numerics.precision == Precision::tf32) attrs.set("tf32", true);
@@ -146,7 +148,8 @@ class NodeLowering {
     return attrs;
   }
 
-  /// In hybrid_parallel places in attrs are places in this rank's parts.
+  /// In hybrid_parallel, positions in attrs (such as the start of a slice) refer to this rank's shards. Returns the
+  /// operands with global shapes that make kernels take them so.
   std::vector<View> placed(std::vector<View> operands) const {
     if (!l_.c.plan.hybrid() || !op_.attrs_name_places) return operands;
     for (View& view : operands) {
@@ -156,7 +159,7 @@ class NodeLowering {
     return operands;
   }
 
-  /// A fresh buffer for each output, or the range where its sum is kept.
+  /// Returns where each output is written: a new buffer, or the range of a sum to which it is added.
   std::vector<View> places() {
     std::vector<View> outputs;
     for (size_t o = 0; o < node_.outputs.size(); ++o) {

@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-/// The cuts that both layouts start with.
+/// Returns for each dim the leading axes that both layouts have in common.
 Layout common_cuts(const Layout& a, const Layout& b) {
   Layout common = a;
   for (size_t d = 0; d < a.dims.size(); ++d) {

@@ -41,14 +41,15 @@ struct GradientState {
   NodeId last_node = -1;                        ///< the last node of this stage that contributes; -1: none
   bool shard_written = false;                   ///< levels 2 and 3: an earlier micro-batch is in the shard
   bool reduced = false;
-  size_t last_reduction = 0;  ///< its index in Compiler::code, once there is one
+  size_t last_reduction = 0;  ///< index in Compiler::code of the last reduction so far
 };
 
 /// The result of a reduce_scatter, still to be added to the shard of earlier micro-batches.
 struct ScatteredShard {
   View from, to;
   int micro_batch = -1;
-  int summed_over_hosts = -1;  ///< the bucket, if its shard is complete then and summed over hosts; else -1
+  /// The bucket whose shard is complete after this addition and is then summed over hosts; -1: the shard is not.
+  int summed_over_hosts = -1;
 };
 
 /// The messages that another stage sends to this one in a step, in its order, and how many of them have been received.
@@ -111,7 +112,7 @@ struct Lowering {
   std::vector<std::vector<std::pair<NodeId, View>>> statistics;
 
   std::set<NodeId> begun_exchanges;  ///< nodes of experts that have begun in this task and are not finished
-  /// By slot, and by the output of the experts that only their gradient reads.
+  /// Key: slot, and the output of the experts that only their gradient reads, which identifies the layer.
   std::map<std::pair<size_t, TensorId>, SentTokens> sent_tokens;
 
   std::vector<Transfer> transfers;                    ///< transfers between all stages
@@ -132,7 +133,7 @@ struct Lowering {
   LayoutId id(const Layout& layout);
   const Way& way(TensorId tensor, LayoutId from, LayoutId to);
   int virtual_stage() const { return task.chunk * c.plan.num_stages + c.stage; }
-  /// The task's micro-batch in its chunk.
+  /// The index of the current task's (chunk, micro-batch) pair. Values of a micro-batch are kept separately per chunk.
   size_t slot() const { return static_cast<size_t>(task.chunk * c.plan.micro_batches + task.micro_batch); }
   std::vector<Located>& have(TensorId tensor) {
     std::vector<std::vector<Located>>& of_slot = values[slot()];
@@ -148,10 +149,10 @@ struct Lowering {
                    std::vector<View> outputs, Purpose purpose = Purpose::none);
   void emit_collective(std::string name, Collective kind, int group, const View& input, const View& output,
                        Purpose purpose);
-  /// By default in the format in which its node makes it.
+  /// Makes a new buffer for the tensor in this layout. Without `format`, it has the format in which its node writes it.
   View new_tensor(TensorId tensor, LayoutId layout);
   View new_tensor(TensorId tensor, LayoutId layout, Format format);
-  /// A whole value that is no tensor of the graph, in a buffer of its own.
+  /// Makes a new buffer for a value that is not a tensor of the graph and that is not sharded.
   View new_value(BufferKind kind, Shape shape, DType dtype, std::string name);
 
  private:
@@ -168,25 +169,27 @@ Attrs copy_of(int64_t elements);
 /// The tensor of the current micro-batch in this layout and format: as it is, loaded, received, redistributed,
 /// recomputed or transposed.
 View bring(Lowering& l, TensorId tensor, LayoutId layout, Format format = Format::declared);
-/// Drops values at the end of a task: all of them after the last task of a micro-batch in a chunk, the recomputed ones
-/// after its forward task.
+/// Drops values at the end of a task, so that their memory can be reused. After the last task of a micro-batch in a
+/// chunk, all its values are dropped; after its forward task, only the values that the backward pass recomputes.
 void forget(Lowering& l);
 
 // redistribute.cpp
 View redistribute(Lowering& l, TensorId tensor, const View& from, const RedistributionStep& step);
 
 // inner_sum.cpp
-/// The statistics of all parts, for a node with a cut inner dim: computed and gathered, or those that another node of
-/// the layer has.
+/// Returns the statistics of all shards, for a node whose inner dim is cut. They are computed and gathered, unless
+/// another node of the layer has gathered the same statistics already.
 View gathered_statistics(Lowering& l, NodeId node, const std::vector<View>& inputs);
 
 // exchange_keys.cpp
-/// A node of attention whose ranks share the rows (plan/row_exchange.h): its kernels and the exchange of keys.
+/// Emits the kernels and the exchange of keys and values of an attention node whose ranks share the rows of a sequence
+/// (plan/row_exchange.h).
 void exchange_keys(Lowering& l, NodeId node);
 
 // exchange_tokens.cpp
-/// A node of experts whose ranks exchange tokens: its messages to other ranks begin, and nodes that need none of its
-/// results may follow before the rest. By output: whether it was added to its bucket.
+/// Lower a node of experts whose ranks exchange tokens, in two parts. begin_token_exchange sends the tokens. Nodes that
+/// do not read results of the experts may be lowered next, so that they overlap with the messages.
+/// finish_token_exchange computes the experts and returns for each output whether it was already added to its bucket.
 void begin_token_exchange(Lowering& l, NodeId node);
 std::vector<bool> finish_token_exchange(Lowering& l, NodeId node);
 
@@ -197,13 +200,13 @@ void lower_node(Lowering& l, NodeId node);
 void lower_layer_collective(Lowering& l, const Node& node, const View& input, const View& output);
 
 // split_backward.cpp
-/// By node: the task that runs it. If the schedule splits the backward pass, nodes whose outputs end in gradients of
-/// their own layer's parameters belong to weight_gradients.
+/// Returns for each node the kind of task that runs it. If the schedule splits the backward pass, nodes whose outputs
+/// end in gradients of their own layer's parameters belong to weight_gradients.
 std::vector<TaskKind> tasks_of_nodes(const Graph& graph, const Plan& plan);
 
 // pipeline.cpp
 void open_channels(Lowering& l);
-bool receive(Lowering& l, TensorId tensor);  ///< false: it does not come from another virtual stage
+bool receive(Lowering& l, TensorId tensor);  ///< returns false if no other virtual stage sends the tensor
 void receive_rest(Lowering& l);
 void send_outputs(Lowering& l, const Node& node);
 
@@ -217,21 +220,21 @@ void contribute(Lowering& l, NodeId node, const std::vector<bool>& direct);
 void reduce_finished_buckets(Lowering& l, NodeId node);
 /// Adds the results of reduce_scatters to the shards of earlier micro-batches.
 void add_up_shards(Lowering& l);
-/// The remaining buckets: shared by several stages, or without a contribution.
+/// Reduces the remaining buckets: buckets that several stages share, and buckets to which no node contributes.
 void reduce_remaining_buckets(Lowering& l);
 View gathered_weights(Lowering& l, int bucket);
 /// This rank's shard of a piece, in a range laid out as the whole bucket.
 View own_shard(const Lowering& l, int bucket, const Bucket::Piece& piece, BufferId range, std::string name, DType type);
 /// An all_gather's operands: this rank's shard of a piece as kernels read it, and the whole piece.
 std::pair<View, View> shard_and_whole(const Lowering& l, int bucket, const Bucket::Piece& piece);
-/// Call at the first use of a bucket's weights in a step, with the layer that uses them. Levels 1 and 2: if nothing
-/// reads them earlier, they are gathered here, during the forward pass, instead of after their update. Not for the
-/// first layer, whose gather nothing would hide.
+/// Called at the first use of a bucket's weights in a step, with the layer that uses them. At levels 1 and 2, gathers
+/// the weights here, during the forward pass, instead of after their update, if nothing reads them earlier. Does
+/// nothing for the first layer, whose gather no kernel would overlap.
 void gather_in_forward(Lowering& l, int bucket, LayerId layer);
 
 // average_states.cpp
 void average_states(Lowering& l);
-/// The mean over `ranks`, in place.
+/// Replaces states by their mean over `ranks`.
 void average(Lowering& l, const std::string& name, const View& states, const std::vector<int>& ranks);
 
 // synchronize_replicas.cpp
@@ -243,14 +246,14 @@ bool counts_loss(const Lowering& l);
 void finish_step(Lowering& l);
 /// The whole program of EvaluationOf::Only::exchange.
 void exchange_averages(Lowering& l);
-/// The weights of the other shards of a bucket, after this rank's own has changed.
+/// Gathers the weights of a piece from the ranks that have its other shards, after each rank has updated its own shard.
 void gather_updated(Lowering& l, int bucket, const Bucket::Piece& piece);
-/// The loss and the metrics, summed over all ranks.
+/// Sums the loss and the metrics over all ranks.
 void finish_loss(Lowering& l);
 void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, const std::vector<int>& ranks,
                         const View& numbers);
 Instruction once_per_step(Opcode opcode, std::string name, const KernelDef* kernel = nullptr);
-/// `norm`: the norm of all gradients, with clip_norm.
+/// Updates the weights of a piece. `norm` is the norm of all gradients; it is given if the job has clip_norm.
 void update(Lowering& l, int bucket, const Bucket::Piece& piece, const std::optional<View>& norm);
 
 // parameter_sums.cpp
@@ -261,13 +264,13 @@ void place_parameters(const Lowering& l, int bucket, int64_t first, Attrs& attrs
 std::vector<View> sum_over_parameters(Lowering& l, int bucket, const std::optional<View>& norm, const Attrs& attrs);
 
 // serve.cpp
-/// A worker's pull of a bucket's weights: before their first use in a step.
+/// Emits a worker's pull of a bucket's weights, before their first use in a step.
 void pull(Lowering& l, int bucket);
-/// A worker's push of a bucket's gradients, which are in `range`.
+/// Emits a worker's push of a bucket's gradients, which are in `range`.
 void push(Lowering& l, int bucket, BufferId range);
-/// Asynchronous: sends each server the squared norm of this worker's gradients.
+/// With asynchronous servers: sends the squared norm of this worker's gradients to each server.
 void push_norm(Lowering& l, const View& norm);
-/// A server's step.
+/// Emits all instructions of a server's step.
 void lower_server(Lowering& l);
 
 }  // namespace trainctl

@@ -87,12 +87,14 @@ bool has_whole_blocks(const Layout& layout, const Mesh& mesh, const Shape& shape
   bool is_cut = false;
   for (size_t d = 0; d < layout.dims.size(); ++d) {
     if (layout.dims[d].empty()) continue;
-    if (d != leading) return false;  // its part is not a range of the elements
+    if (d != leading) return false;  // the local shard is not one contiguous range of the parameter's elements
     is_cut = true;
   }
   return !is_cut || num_elements(layout.local_shape(mesh, shape)) % kStateBlock == 0;
 }
 
+/// Records for each parameter and state two tensors: the codes and the scales of this rank's part. Offsets and sizes
+/// are divided by the number of elements that a code word or a scale covers.
 void record_codes(Compiler& c, const BucketPlan& plan, const Bucket& bucket, const RankBucket& buffers,
                   const std::vector<std::string>& states) {
   const auto [begin, end] = own_range(bucket);

@@ -18,10 +18,10 @@
 namespace trainctl {
 namespace {
 
-/// Elements of a bucket that this rank counts.
+/// The elements of a bucket that this rank adds to the sums over whole parameters.
 struct Counted {
   int64_t first = 0, elements = 0;  ///< in the bucket
-  std::optional<CountedPart> part;  ///< none: all of it
+  std::optional<CountedPart> part;  ///< empty: this rank counts the whole bucket
 };
 
 class ParameterSumsOf {
@@ -71,7 +71,8 @@ class ParameterSumsOf {
 
   int64_t shard_begin() const { return bucket_.shard * bucket_.shard_elements(); }
 
-  /// Elements of all states of other shapes, and one more per parameter if `with_weights`.
+  /// Returns the number of elements of all states whose shape differs from the parameter's, plus one element per
+  /// parameter if `with_weights`.
   int64_t elements(bool with_weights) const {
     int64_t n = 0;
     for (const BucketParameter& p : buffers_.plan->parameters) {
@@ -115,7 +116,8 @@ class ParameterSumsOf {
     if (norm_) inputs.insert(inputs.begin() + 1, *norm_);
   }
 
-  /// Adds up `n` numbers over the parts of all ranks.
+  /// Emits kernel `def`, which computes `n` sums over the elements that this rank counts, and the all_reduce of these
+  /// sums.
   template <class InputsOf>
   View sum(const std::string& name, const KernelDef& def, int64_t n, InputsOf inputs_of) {
     const BufferId buffer = l_.c.new_buffer(BufferKind::scratch, n * byte_size(DType::f32));
@@ -133,7 +135,7 @@ class ParameterSumsOf {
     return total;
   }
 
-  /// Returns the states, and their means.
+  /// Emits the update of the states of other shapes from `sums`. Returns the views of the states and of their means.
   std::vector<View> update_states(const View& sums) {
     int64_t n = 0;
     for (const BucketParameter& p : buffers_.plan->parameters) n += def_.means(shape_of(p));
@@ -154,7 +156,7 @@ class ParameterSumsOf {
   const std::optional<View>& norm_;
   const Attrs& attrs_;
   std::vector<Counted> counted_;
-  std::vector<int> ranks_;  ///< that add up what each has; empty: each has everything
+  std::vector<int> ranks_;  ///< ranks over which sums are added up; empty: each rank has whole parameters
 };
 
 }  // namespace

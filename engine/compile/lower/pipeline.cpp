@@ -42,7 +42,7 @@ Instruction pipeline_instruction(const Lowering& l, Opcode opcode, TensorId tens
   return i;
 }
 
-/// Does `what` in the task that a tensor is for.
+/// Calls `what` while l.task is `task`, the task that a received tensor is for.
 template <class What>
 void in_task(Lowering& l, const Task& task, const What& what) {
   const Task now = l.task;
@@ -76,7 +76,7 @@ void receive_until(Lowering& l, Inbox& inbox, size_t end) {
   }
 }
 
-/// All that stage `from` sends to stage `to` in a step.
+/// Returns the messages that stage `from` sends to stage `to` in a step, in order.
 Inbox inbox_of(const Plan& plan, const std::vector<Transfer>& transfers, bool trains, int from, int to) {
   Inbox inbox;
   inbox.from_stage = from;
@@ -97,7 +97,8 @@ Inbox inbox_of(const Plan& plan, const std::vector<Transfer>& transfers, bool tr
   return inbox;
 }
 
-/// `back`: what the receiver of `inbox` sends to its sender. A task has received all that is for it when it ends.
+/// Sets Message::acknowledged of each message in `inbox`. `back` are the messages in the other direction: a task of the
+/// sender has received all messages for it when it ends.
 void note_acknowledged(const Plan& plan, bool trains, const Inbox& back, Inbox& inbox) {
   std::map<std::tuple<TaskKind, int, int>, size_t> before;  // by the sender's task: the messages received before it
   size_t received = 0;
@@ -128,7 +129,8 @@ std::vector<int> receipts(const Plan& plan, const Pipeline& pipeline, const Task
   return received;
 }
 
-/// `inbox`: what stage `to` receives from stage `from`.
+/// Computes how many of the messages in `inbox`, from stage `from` to stage `to`, stage `to` has received before each
+/// task of stage `from` starts.
 ReceiverProgress receiver_of(const Plan& plan, const Pipeline& pipeline, const TaskTimes& times, int from, int to,
                              const Inbox& inbox) {
   ReceiverProgress receiver{to, {}};

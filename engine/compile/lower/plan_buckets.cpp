@@ -16,12 +16,12 @@
 namespace trainctl {
 namespace {
 
-/// Properties that all parameters of a bucket share. They belong to the same chunks: parameters of another chunk would
-/// delay the reduction.
+/// Properties that all parameters of a bucket share. One of them is the list of chunks: a bucket is reduced when its
+/// last gradient is complete, so a parameter of a later chunk would delay the reduction.
 using BucketKey = std::tuple<std::vector<int>, Axes, int, bool, LayerId, int, bool, StateType>;
 
-/// The largest bucket whose shards keep their parameters whole, in ordinary ones: the more parameters, the more equal
-/// are its shards.
+/// A bucket in which each parameter belongs to one shard as a whole may be this many times as large as an ordinary
+/// bucket. With more parameters, the sizes of the shards differ less.
 constexpr int64_t kBucketsWithWholeParameters = 4;
 
 struct Candidate {
@@ -56,7 +56,7 @@ Axes common_partial_axes(const Graph& graph, const Plan& plan, const std::vector
   return common;
 }
 
-/// By tensor: the layer of the first node that reads it; -1: none does.
+/// Returns for each tensor the layer of the first node that reads it, or -1 if no node reads it.
 std::vector<LayerId> first_readers(const Graph& graph) {
   std::vector<LayerId> layers(graph.tensors.size(), -1);
   for (const Node& node : graph.nodes) {
@@ -66,7 +66,7 @@ std::vector<LayerId> first_readers(const Graph& graph) {
   return layers;
 }
 
-/// Global numbers.
+/// Returns the global numbers of the ranks that differ from `rank_in_stage` only along `axes`.
 std::vector<int> ranks_along(const Mesh& mesh, const Axes& axes, int stage, int rank_in_stage) {
   std::vector<int> ranks = mesh.group(rank_in_stage, axes);
   for (int& rank : ranks) rank += stage * mesh.size();
@@ -119,7 +119,7 @@ BucketPlan empty_bucket(const Plan& plan, const VariablePlan& variable, const Ca
   bucket.name = "bucket" + std::to_string(number);
   bucket.stages = variable.stages;
   bucket.is_table = is_table(plan, variable.tensor);
-  // Each worker has other rows of a table, so those are not summed over workers here.
+  // Each worker has different rows of a table, so gradients of a table are not summed over workers.
   if (!bucket.is_table) bucket.sum_axes = first.parameter.gradient_layout.partial;
   bucket.level = std::get<2>(first.key);
   bucket.shard_axes = shard_axes(plan, bucket.sum_axes);
@@ -142,7 +142,8 @@ bool takes(const BucketPlan& bucket, const BucketParameter& parameter, int64_t m
 
 int64_t line_elements(DType type) { return 64 / byte_size(type); }
 
-/// Parameters begin at multiples of this.
+/// Returns the number of elements of which the first element of each parameter in the bucket is a multiple. int8 states
+/// are coded in blocks of kStateBlock elements, and a block must not contain two parameters.
 int64_t alignment_of(const BucketPlan& bucket) { return bucket.state_type == StateType::int8 ? kStateBlock : 1; }
 
 /// Gives each parameter to one shard: the largest first, each to the shard with the fewest elements so far.
@@ -194,7 +195,9 @@ void lay_out(BucketPlan& bucket, const Mesh& mesh) {
   bucket.elements = round_up(bucket.elements, unit);
 }
 
-/// If a rank makes several contributions between two sums over ranks, each would round the sum once more.
+/// Returns true if contributions are added up in an f32 range before they are rounded to the type that ranks sum. This
+/// is so if a rank makes several contributions between two sums over ranks: each would otherwise round the sum once
+/// more.
 bool accumulates_separately(const Plan& plan, const BucketPlan& bucket) {
   const bool several = std::any_of(bucket.parameters.begin(), bucket.parameters.end(),
                                    [](const BucketParameter& p) { return p.gradients.size() > 1; });
@@ -205,8 +208,9 @@ bool is_of_product(const Graph& graph, const std::vector<TensorId>& gradients) {
   return gradients.size() == 1 && get_op(graph.nodes[graph.tensors[gradients[0]].producer].op).kernel.makes_rows;
 }
 
-/// Nothing hides the reduction of the step's last gradient. A large one is computed, reduced, updated and gathered
-/// in pieces, so that only the last piece is exposed.
+/// Returns the number of pieces into which a parameter is divided. No computation is left that could overlap with the
+/// reduction of the step's last gradient. If this gradient is large, it is computed, reduced, updated and gathered in
+/// pieces, so that only the last piece is not overlapped.
 int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable, const BucketParameter& parameter,
               const BucketKey& key, bool one_piece) {
   constexpr int64_t kMostPieces = 8;
@@ -215,10 +219,11 @@ int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable
   if (one_piece) return 1;
   if (!updated || ways == 1 || serves_weights(plan) || is_table(plan, variable.tensor)) return 1;
   if (level > 2 || variable.stages.size() > 1 || plan.has_local_tensors()) return 1;
-  // The sums of its pieces would have to be contiguous (make_in_pieces), but the two of a shard are not.
+  // make_in_pieces needs the sum of each piece as one contiguous range. A shard that is reduced twice, within a host
+  // and over hosts, does not have such a range.
   if (level > 0 && shard_axes(plan, sum_axes) != sum_axes) return 1;
   if (plan.gradient_type != DType::f32 && level < 2 && plan.micro_batches > 1)
-    return 1;  // it adds up in a buffer of its own
+    return 1;  // its contributions add up in a separate buffer
   if (!is_of_product(graph, parameter.gradients)) return 1;
   const int64_t rows = variable.layout.local_shape(plan.mesh, variable.global_shape)[0];
   for (int64_t pieces = std::min(kMostPieces, bytes / plan.gradient_piece_bytes); pieces > 1; --pieces)
@@ -227,8 +232,8 @@ int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable
   return 1;
 }
 
-/// True for the parameter of its stages whose gradient is computed last; also for that of the product before it, if
-/// the two may be swapped (order_gradients).
+/// Returns true for the parameter whose gradient is computed last in its stages. Also returns true for the parameter of
+/// the preceding matrix product if order_gradients may swap the two products.
 bool is_last(const Graph& graph, const Plan& plan, const std::map<TensorId, std::vector<TensorId>>& gradients,
              const VariablePlan& variable, int level) {
   const bool may_change = plan.copies_weights() && (level == 1 || (level == 2 && plan.micro_batches == 1));
@@ -243,7 +248,8 @@ bool is_last(const Graph& graph, const Plan& plan, const std::map<TensorId, std:
   return false;
 }
 
-/// Everything that is updated. Each byte is pushed and pulled once per step, so equal bytes also mean equal traffic.
+/// Distributes all buckets that are updated over the parameter servers, with about equal bytes. Each byte is pushed and
+/// pulled once per step, so servers with equal bytes also have equal traffic.
 void place_on_servers(const Plan& plan, std::vector<BucketPlan>& buckets) {
   if (!serves_weights(plan)) return;
   std::vector<int> all(static_cast<size_t>(plan.servers));

@@ -28,6 +28,7 @@ class StepLowering {
     out_ = l.new_tensor(tensor, l.id(step.after), format);
   }
 
+  /// Emits the instructions of the step on `from`, and returns the result.
   View lower(const View& from) {
     switch (step_.kind) {
       case StepKind::slice:

@@ -37,7 +37,8 @@ Instruction message(Opcode opcode, const std::string& tensor, Purpose purpose, i
   return i;
 }
 
-/// Part `part` of a worker's whole range, as the server that holds it names it.
+/// A view of part `part` of a bucket in a worker's range of the whole bucket, with the name that the server uses for
+/// it.
 View part_of(const Compiler& c, int bucket, int part, BufferId range, const std::string& name, DType type) {
   const BucketPlan& plan = *c.buckets[static_cast<size_t>(bucket)].plan;
   const int64_t elements = plan.elements / static_cast<int64_t>(plan.servers.size()), first = part * elements;
@@ -47,7 +48,7 @@ View part_of(const Compiler& c, int bucket, int part, BufferId range, const std:
   return view;
 }
 
-/// A server's part: all that it keeps of the bucket.
+/// A view of the part of the bucket that this server owns, in the server's own range.
 View kept_part(const Compiler& c, int bucket, BufferId range, const std::string& name, DType type) {
   const Bucket& b = c.program.buckets[static_cast<size_t>(bucket)];
   View view = c.flat(range, 0, b.shard_elements(), name, type);
@@ -60,7 +61,8 @@ class Server {
  public:
   explicit Server(Lowering& l) : l_(l), c_(l.c) {}
 
-  /// All workers pull what worker 0 does; the first layers' weights first.
+  /// Sends this server's part of a bucket to all workers, in the order in which worker 0 pulls buckets: first layers
+  /// first.
   void answer_pull(int bucket) {
     const RankBucket& b = c_.buckets[static_cast<size_t>(bucket)];
     const View part = kept_part(c_, bucket, b.read(), "weights." + b.plan->name, b.read_type());
@@ -87,14 +89,16 @@ class Server {
     }
   }
 
-  /// Asynchronous: the worker that pushes has all of its gradients, so it knows their norm.
+  /// With asynchronous servers: receives the squared norm of the pushed gradients from the worker, which has all of
+  /// them.
   View take_norm() {
     const View norm = c_.flat(c_.new_buffer(BufferKind::scratch, byte_size(DType::f32)), 0, 1, "clip_norm");
     c_.emit(message(Opcode::recv, "clip_norm", Purpose::clip, 0), {}, {norm});
     return norm;
   }
 
-  /// Over all servers: each has a part of the gradients, or none.
+  /// Returns the sum of the squares of all gradients, summed over the servers, each of which owns a part of the
+  /// gradients.
   View sum_of_squares() {
     View norm = c_.flat(c_.new_buffer(BufferKind::scratch, byte_size(DType::f32)), 0, 1, "clip_norm");
     for (int b = 0; b < static_cast<int>(c_.buckets.size()); ++b) {
@@ -124,7 +128,7 @@ class Server {
   Compiler& c_;
 };
 
-/// The buckets whose shards on this server worker 0 pulls, and those that it pushes, in its order.
+/// The buckets that worker 0 pulls from this server, and the buckets that it pushes to this server, in its order.
 struct ServedBuckets {
   std::vector<int> pulled, pushed;
 };
@@ -174,7 +178,7 @@ void push_norm(Lowering& l, const View& norm) {
 }
 
 void lower_server(Lowering& l) {
-  if (serves_tables_alone(l.c.plan)) return;  // rows are not in programs
+  if (serves_tables_alone(l.c.plan)) return;  // rows of tables are moved outside of programs
   Server server(l);
   const ServedBuckets served = served_buckets(l.c);
   for (int bucket : served.pulled) server.answer_pull(bucket);

@@ -25,7 +25,7 @@ class StorageDivision {
     served,   ///< each server writes the ranges that it stores
     base      ///< no rank writes it: it is in the files of `weights`
   };
-  /// Ranks that hold the same, in a range that they share or in their shards.
+  /// A set of ranks that hold the same variables: they share the range of these variables, or each has a shard of it.
   struct Holders {
     std::vector<int> stages;  ///< empty: those of one stage
     Axes axes;

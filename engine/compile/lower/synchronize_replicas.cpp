@@ -24,7 +24,7 @@ namespace {
 
 constexpr int64_t kLineBytes = 64;
 
-/// The rank with the same place in each replica.
+/// Returns the ranks that have the same place in their replica as this rank, one per replica.
 std::vector<int> same_rank_of_replicas(const Compiler& c) {
   std::vector<int> ranks;
   for (int replica = 0; replica < c.plan.replicas; ++replica) ranks.push_back(replica * c.plan.ranks + c.rank);
@@ -66,12 +66,13 @@ class OuterPiece {
     return l_.c.flat(buffer, piece_.kept_first, piece_.own_elements, name + piece_.name, type);
   }
   View read() const { return part(buffers_.read(), bucket_.level <= 2, "weights.", buffers_.read_type()); }
-  /// The result is in f32.
+  /// The f32 weights of the piece.
   View weights() const {
     return has_copy() ? part(buffers_.weights, !buffers_.weights_are_cut(), "master.", DType::f32) : read();
   }
 
-  /// The ranks of this replica that would compute the same difference; at higher levels each has a shard of its own.
+  /// The number of ranks of this replica that hold the same weights, and so would compute the same difference. At
+  /// levels 1 to 3 each rank has a different shard, so this is 1.
   int64_t holders() const {
     if (bucket_.level > 0 || bucket_.reduce_group < 0) return 1;
     return static_cast<int64_t>(l_.c.program.groups[static_cast<size_t>(bucket_.reduce_group)].size());
@@ -89,7 +90,7 @@ class OuterPiece {
     l_.c.emit(std::move(i), std::move(in), {out});
   }
 
-  /// The result is in f32.
+  /// Emits the sum of the differences over all replicas. The result is in f32.
   View sum_differences() {
     const std::string name = "difference." + piece_.name;
     const DType type = exchanged_type();
@@ -97,7 +98,7 @@ class OuterPiece {
     const int64_t shard = round_up((elements + n - 1) / n, n == 1 ? 1 : line), padded = shard * n;
     const BufferId buffer = l_.c.new_buffer(BufferKind::scratch, padded * byte_size(type));
     const View all = l_.c.flat(buffer, 0, elements, name, type);
-    if (padded > elements) {  // from the last line that has elements on; the difference follows
+    if (padded > elements) {  // zero from the last cache line with elements on; the difference is written after this
       const int64_t begin = elements / line * line;
       l_.c.emit(once_per_step(Opcode::kernel, "zero padding of " + name, &zero_kernel), {},
                 {l_.c.flat(buffer, begin, padded - begin, name, type)});
@@ -118,7 +119,7 @@ class OuterPiece {
 
   void sum_over_replicas(const std::string& name, BufferId buffer, const Exchanged& of) {
     const View whole = l_.c.flat(buffer, 0, of.padded, name, of.type);
-    const bool is_shared = of.shard < of.padded;  // by the ranks of this replica
+    const bool is_shared = of.shard < of.padded;  // the ranks of this replica share the sum
     View own = is_shared ? whole : l_.c.flat(buffer, 0, piece_.own_elements, name, of.type);
     if (is_shared) {
       const std::vector<int>& group = l_.c.program.groups[static_cast<size_t>(bucket_.reduce_group)];
@@ -144,7 +145,7 @@ class OuterPiece {
   const Bucket::Piece piece_;
 };
 
-/// Running statistics, which each replica has for itself.
+/// Averages the running statistics over the replicas, each of which has its own.
 void average_statistics(Lowering& l) {
   if (l.c.plan.replicas == 1) return;
   const std::vector<int> ranks = same_rank_of_replicas(l.c);

@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-/// This rank's part of a data set tensor.
+/// Emits the load of this rank's shard of a data set tensor.
 View load(Lowering& l, TensorId tensor, LayoutId layout) {
   const View view = l.new_tensor(tensor, layout);
   Instruction i;
@@ -21,7 +21,7 @@ View load(Lowering& l, TensorId tensor, LayoutId layout) {
   return view;
 }
 
-/// A parameter or state in its persistent buffer; at level 3 gathered for this task.
+/// Returns a parameter or state: its persistent buffer, or at level 3 the weights that were gathered for this task.
 Located variable_value(Lowering& l, TensorId tensor) {
   const int index = l.c.variable_index(tensor);
   check(index >= 0, "a stage has the variables that its nodes use: " + l.c.graph.tensors[tensor].name);
@@ -74,12 +74,14 @@ const Located* find(const std::vector<Located>& values, LayoutId layout, Format 
   return nullptr;
 }
 
-/// A partial sum may stay partial, but a complete sum never becomes partial again.
+/// True if a value in layout `from` can be redistributed to layout `to`. A partial sum may stay partial, but a complete
+/// sum never becomes partial again.
 bool reaches(const Layout& from, const Layout& to) {
   return std::includes(from.partial.begin(), from.partial.end(), to.partial.begin(), to.partial.end());
 }
 
-/// The value with the cheapest path to `layout`; of equal ones the first in this format, else the first.
+/// Returns the existing value of the tensor that costs least to redistribute to `layout`. Among equally cheap values,
+/// the first one in `format` is preferred.
 Located nearest_value(Lowering& l, TensorId tensor, LayoutId layout, Format format) {
   const Located* best = nullptr;
   double best_seconds = 0;
@@ -104,14 +106,14 @@ void keep_results(const Lowering& l, TensorId tensor, std::vector<Located>& valu
   });
 }
 
-/// The part that this rank holds, in this format if it is there.
+/// Returns the value of a tensor that is never redistributed: the local shard of this rank, if possible in `format`.
 Located local_value(Lowering& l, TensorId tensor, Format format) {
   for (const Located& value : l.have(tensor))
     if (value.view.operand.format == format) return value;
   return l.have(tensor).front();
 }
 
-/// The same part of an image in another format.
+/// Emits the transpose of an image to another format. The layout stays the same.
 View transposed(Lowering& l, TensorId tensor, const Located& from, Format format) {
   const View& image = from.view;
   if (same_in_both_formats(image.operand.shape, image.operand.format)) {

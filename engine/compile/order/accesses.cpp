@@ -12,7 +12,7 @@ std::vector<MemoryAccess> accesses(const Instruction& instruction) {
     list.push_back({&instruction.inputs[i], true, kernel != nullptr && (kernel->updates_input >> i & 1u) != 0});
   }
   for (const Operand& output : instruction.outputs) {
-    const bool is_copy = updates && output.dtype != DType::f32;  // or work space
+    const bool is_copy = updates && output.dtype != DType::f32;  // a 16-bit copy of the weights, or work space
     list.push_back({&output, (updates && !is_copy) || output.accumulate, true});
   }
   return list;

@@ -15,8 +15,8 @@ struct MemoryAccess {
   int64_t end() const { return operand->offset + operand->bytes(); }
 };
 
-/// Inputs, then outputs. Outputs that are added to and values that an optimizer updates count as reads too; inputs
-/// that an op updates in place count as writes too.
+/// Returns the accesses of the inputs, then of the outputs. An output that is added to, or that an optimizer updates,
+/// is both read and written; so is an input that an op updates in place.
 std::vector<MemoryAccess> accesses(const Instruction& instruction);
 
 }  // namespace trainctl

@@ -9,7 +9,8 @@
 namespace trainctl {
 namespace {
 
-/// True if they overlap on any rank: the order of instructions must not depend on a rank's shard.
+/// True if the two operands overlap on any rank of the class. The order of instructions must not depend on the shard of
+/// a single rank.
 bool share_bytes(BufferId of_a, const Operand& a, BufferId of_b, const Operand& b) {
   return of_a == of_b && a.reach_begin() < b.reach_end() && b.reach_begin() < a.reach_end();
 }

@@ -30,11 +30,11 @@ bool in_forward_pass(const Instruction& code) { return code.phase == Phase::forw
 /// An activation that waits for the backward pass. The places of copies are indices of instructions which they precede.
 struct Waiting {
   View whole;            ///< the view that is written
-  std::string block;     ///< that makes it
-  size_t last_use = 0;   ///< in the forward pass
-  size_t first_use = 0;  ///< after it
+  std::string block;     ///< name of the block of layers that computes it
+  size_t last_use = 0;   ///< index of its last use in the forward pass
+  size_t first_use = 0;  ///< index of its first use after the forward pass
   size_t to_host = 0, from_host = 0;
-  size_t until = 0;  ///< its memory may be used for other data from this instruction on
+  size_t until = 0;  ///< index of the first instruction that may use its memory for other data
 
   int64_t bytes() const { return whole.operand.bytes(); }
 };
@@ -50,9 +50,9 @@ std::vector<double> start_times(const Compiler& c) {
 
 /// The known uses of a buffer.
 struct ActivationUses {
-  View whole;  ///< the view that is written at once; without a buffer if it is not
+  View whole;  ///< the view of the instruction that writes the whole buffer; no buffer if none writes it as a whole
   bool is_rewritten = false;
-  int64_t last = -1, first = -1;  ///< in the forward pass, and after it; -1: none
+  int64_t last = -1, first = -1;  ///< last use in the forward pass, and first use after it; -1: none
 };
 
 class ActivationOffload {
@@ -91,7 +91,7 @@ class ActivationOffload {
     return uses;
   }
 
-  /// By name of an activation: the layer that makes it.
+  /// Maps the name of each activation to the layer that makes it.
   std::unordered_map<std::string_view, LayerId> layers_of_tensors() const {
     std::unordered_map<std::string_view, LayerId> layers;
     for (const Node& node : c_.graph.nodes)
@@ -101,12 +101,14 @@ class ActivationOffload {
     return layers;
   }
 
-  /// On a GPU a copy takes longer than its start.
+  /// True if an activation of this size is worth a copy. On a GPU the transfer must take longer than starting the copy.
   bool is_large(int64_t bytes) const {
     const Machine& machine = c_.cost.machine();
     return machine.kind == DeviceKind::cpu || seconds_of(bytes) >= machine.launch.value;
   }
 
+  /// Finds the activations to offload: large ones of layers with LayerPlan::offload, whose next use after the forward
+  /// pass comes later.
   void find_waiting() {
     const std::vector<ActivationUses> uses = uses_of_buffers();
     const std::unordered_map<std::string_view, LayerId> layers = layers_of_tensors();
@@ -158,7 +160,8 @@ class ActivationOffload {
     return most;
   }
 
-  /// Returns true if all that are left have time between their copies; those that have none are left out.
+  /// Places the copies of all waiting activations, and drops activations that have no time between their two copies.
+  /// Returns true if none had to be dropped.
   bool place_copies() {
     const int64_t most = most_on_their_way();
     place_copies_to_host(most);
@@ -179,7 +182,7 @@ class ActivationOffload {
     int64_t bytes = 0;
     for (size_t first = 0, next = 0; first < waiting_.size(); ++first) {
       for (; next < waiting_.size() && bytes <= most; ++next) bytes += waiting_[next].bytes();
-      // `next - 1` is the one for which there is no room before the first has arrived.
+      // For activation `next - 1` there is room on the way only after activation `first` has arrived.
       if (bytes > most) waiting_[first].until = std::min(waiting_[first].until, waiting_[next - 1].to_host);
       bytes -= waiting_[first].bytes();
     }
@@ -206,7 +209,7 @@ class ActivationOffload {
         waiting_[last].from_host = std::max(waiting_[last].from_host, end_of_launch_at(waiting_[first].first_use));
       }
       if (last > 0) waiting_[last].from_host = std::max(waiting_[last].from_host, waiting_[last - 1].from_host);
-      // If the bus is slower than the kernels, the fetch is not over in time; then these wait for it.
+      // If the bus is slower than the kernels, the copy back is not over in time, and the kernels wait for it.
       Waiting& w = waiting_[last];
       const size_t use = begin_of_launch_at(w.first_use);
       w.from_host = w.until < use ? std::min(std::max(w.from_host, end_of_launch_at(w.until)), use) : use;

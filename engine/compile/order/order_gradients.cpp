@@ -36,7 +36,7 @@
 namespace trainctl {
 namespace {
 
-/// A parameter's gradient: summed over ranks, or pushed to a server.
+/// True if `v` passes a parameter's gradient on: it sums the gradient over ranks, or pushes it to a server.
 bool hands_over(const VirtualInstruction& v) { return reduces(v) || pushes(v); }
 
 bool is_product(const VirtualInstruction& v) {
@@ -44,7 +44,7 @@ bool is_product(const VirtualInstruction& v) {
   return kernel != nullptr && kernel->is_product;
 }
 
-/// The first instruction that reads the output of the one at `at`; end of the list if none.
+/// Returns the index of the first instruction that reads the output of instruction `at`; the size of the list if none.
 size_t first_reader(const Compiler& c, size_t at) {
   const BufferId made = c.code[at].outputs[0];
   for (size_t i = at + 1; i < c.code.size(); ++i) {
@@ -65,7 +65,8 @@ std::vector<size_t> way_out(const Compiler& c, size_t at) {
   return way;
 }
 
-/// Reduced within this stage only: ranks of other stages may wait for what this stage computes next.
+/// True if `v` reduces the gradient that `made` computes, and does so within this stage only. A reduction over several
+/// stages must not move, because the other stages may wait for what this stage computes next.
 bool is_reduced_by(const Compiler& c, const VirtualInstruction& made, const VirtualInstruction& v) {
   if (!hands_over(v) || !touch_the_same(made, v)) return false;
   if (pushes(v)) return true;
@@ -93,13 +94,13 @@ size_t end_of_reductions(const Compiler& c, size_t product) {
   return end;
 }
 
-/// A product whose result is reduced at once.
+/// A product that computes a weight gradient, and whose result is reduced right after it.
 struct Reduced {
   size_t product = 0, end = 0;         ///< its index, and one past its last reduction
-  const RankBucket* bucket = nullptr;  ///< that of the weight's gradient
+  const RankBucket* bucket = nullptr;  ///< the bucket of the weight
 };
 
-/// The last one before `behind`.
+/// Returns the last such product before index `behind`.
 std::optional<Reduced> last_reduced(const Compiler& c, size_t behind) {
   for (size_t i = behind; i-- > 0;) {
     if (!is_product(c.code[i]) || end_of_reductions(c, i) == i + 1) continue;

@@ -24,7 +24,8 @@
 namespace trainctl {
 namespace {
 
-/// Updates that a gather follows. Not of buckets that stages share: those stages would have to agree on the place.
+/// Returns the updates that a gather follows. Excludes buckets that several stages share, because these stages would
+/// have to agree on the new place.
 std::vector<size_t> find_updates(const Compiler& c) {
   std::set<BufferId> gradients;
   for (size_t b = 0; b < c.buckets.size(); ++b) {
@@ -40,7 +41,7 @@ std::vector<size_t> find_updates(const Compiler& c) {
   return updates;
 }
 
-/// By buffer: the instructions that name it, in order.
+/// For each buffer, the instructions that read or write it, in order.
 using UsersOfBuffers = std::vector<std::vector<size_t>>;
 
 UsersOfBuffers find_users_of_buffers(const Compiler& c) {
@@ -52,7 +53,7 @@ UsersOfBuffers find_users_of_buffers(const Compiler& c) {
   return users;
 }
 
-/// The last instruction before the update at `at` that touches what it or its gather touches.
+/// Returns the last instruction before the update at `at` that touches a buffer of the update or of its gather.
 size_t last_use_before(const Compiler& c, const UsersOfBuffers& users, size_t at) {
   size_t last = 0;
   const auto look = [&](const VirtualInstruction& v, BufferId buffer) {
@@ -69,8 +70,8 @@ size_t last_use_before(const Compiler& c, const UsersOfBuffers& users, size_t at
   return last;
 }
 
-/// Counts only products and updates: they are the same on all ranks of a stage, which must arrive at the same
-/// order. A loss, for example, may be counted by only one of the ranks.
+/// Returns the cost of a matrix product or an update, and 0 for other instructions. All ranks of a stage must choose
+/// the same order, so only instructions that all of them have count. A loss, for example, may exist on one rank only.
 Cost cost_of(const Instruction& code) {
   const auto infos = [](const std::vector<Operand>& operands) {
     std::vector<TensorInfo> list;
@@ -99,7 +100,8 @@ class Clocks {
   double wire() const { return wire_; }
 
  private:
-  /// All ranks of a stage must get the same result, so the group of the first rank represents all.
+  /// Returns how a group is spread over hosts. All ranks of a stage must compute the same order, so the group of the
+  /// stage's first rank represents the groups of the other ranks.
   const GroupSpread& spread(size_t group) {
     std::optional<GroupSpread>& known = spreads_[group];
     if (!known) {
@@ -149,7 +151,7 @@ class EarlyPlacement {
     }
   }
 
-  /// Updates that no gather waits for and that can be anywhere among the last instructions.
+  /// Finds the fillers: updates that no gather follows, and that can be placed anywhere among the last instructions.
   void find_fillers() {
     std::vector<bool> written(c_.buffers.size());  // by the last instructions
     for (size_t i = end_; i < c_.code.size(); ++i) note_writes(c_.code[i], written);
@@ -167,7 +169,8 @@ class EarlyPlacement {
         written[static_cast<size_t>(i < v.inputs.size() ? v.inputs[i] : v.outputs[i - v.inputs.size()])] = true;
   }
 
-  /// True if it must stay before or after another of the last instructions, which write these buffers.
+  /// True if the update at `at` cannot be moved freely, because other last instructions write buffers that it uses
+  /// (`written`) or use buffers that it writes.
   bool conflicts_at_the_end(size_t at, const std::vector<bool>& written) const {
     const VirtualInstruction& v = c_.code[at];
     const auto conflicts = [&](BufferId buffer) {
@@ -180,7 +183,7 @@ class EarlyPlacement {
            std::any_of(v.outputs.begin(), v.outputs.end(), conflicts);
   }
 
-  /// While the sum for an update with a gather is under way, there is time for updates without one.
+  /// Places the last instructions. Each update with a gather waits for its sum over ranks; the fillers run meanwhile.
   void place_at_the_end() {
     auto filler = fillers_.begin();
     for (size_t i = end_; i < c_.code.size(); ++i) {
@@ -210,7 +213,7 @@ class EarlyPlacement {
   std::vector<size_t> order_, fillers_;
   std::vector<bool> is_gathered_;          ///< by instruction: an update that a gather follows
   std::vector<bool> taken_;                ///< placed, or a filler
-  std::map<std::string, double> reduced_;  ///< end of the reduction, by the name of the gradients: the last one issued
+  std::map<std::string, double> reduced_;  ///< by the name of the gradients: when their last reduction ends, in seconds
   Clocks clocks_;
 };
 

@@ -15,7 +15,8 @@ namespace {
 constexpr int64_t kAlignment = 64;
 int64_t aligned(int64_t bytes) { return round_up(bytes, kAlignment); }
 
-/// Checking every placed buffer takes time quadratic in their number.
+/// With more buffers than this, the order by size is not tried: it compares each buffer with all placed ones, so its
+/// time is quadratic.
 constexpr size_t kSortBySizeUpTo = 4000;
 
 struct Placement {
@@ -23,12 +24,12 @@ struct Placement {
   int64_t bytes = 0;
 };
 
-/// Free ranges between live buffers; time only moves forward.
+/// The free ranges of memory at one time in the program. Buffers are taken and returned in order of time.
 class FreeList {
  public:
   explicit FreeList() { free_[0] = INT64_MAX; }
 
-  /// The smallest range that fits; of equal ones the lowest.
+  /// Takes `bytes` from the smallest free range that is large enough; among equal ranges, from the lowest.
   int64_t take(int64_t bytes) {
     auto best = free_.end();
     for (auto it = free_.begin(); it != free_.end(); ++it) {
@@ -82,13 +83,14 @@ Placement by_first_use(const Compiler& c, const std::vector<Lifetime>& lives, co
   return p;
 }
 
-/// A buffer that has its place.
+/// A buffer whose offset has been chosen.
 struct PlacedBuffer {
   int64_t begin = 0, end = 0;
   Lifetime life;
 };
 
-/// The lowest gap between those, sorted by offset, that are alive at the same time.
+/// Returns the lowest offset at which `bytes` fit between the placed buffers (sorted by offset) that live at the same
+/// time as `life`.
 int64_t lowest_gap(const std::vector<PlacedBuffer>& placed, const Lifetime& life, int64_t bytes) {
   int64_t at = 0;
   for (const PlacedBuffer& other : placed) {
@@ -130,7 +132,8 @@ void keep_for_comm(const Compiler& c, std::vector<Lifetime>& lives) {
   }
 }
 
-/// By buffer: false if its memory is its own as long as the program lives.
+/// Returns for each buffer whether it may share memory with others; false: its memory is reserved for the whole
+/// program.
 std::vector<bool> find_sharing(const Compiler& c) {
   std::vector<bool> shares(c.buffers.size());
   for (size_t b = 0; b < c.buffers.size(); ++b) shares[b] = !is_persistent(c.buffers[b].kind);
@@ -237,7 +240,7 @@ void note_offsets(Compiler& c) {
   }
 }
 
-/// Buffers that live for a part of the step, with the fewest bytes of the two orders.
+/// Places buffers that live for a part of the step. Tries both orders and returns the placement with fewer bytes.
 Placement place_by_lifetime(const Compiler& c, const std::vector<Lifetime>& lives,
                             const std::vector<BufferId>& buffers) {
   Placement placement = by_first_use(c, lives, buffers);
@@ -246,7 +249,7 @@ Placement place_by_lifetime(const Compiler& c, const std::vector<Lifetime>& live
   return other.bytes < placement.bytes ? other : placement;
 }
 
-/// Activations in the memory of the host, after the state that the program keeps there.
+/// Places offloaded activations in the memory of the host, after the state that the program keeps there.
 void place_offloaded(Compiler& c, const std::vector<Lifetime>& lives, const std::vector<BufferId>& buffers) {
   const Placement placement = place_by_lifetime(c, lives, buffers);
   for (const BufferId buffer : buffers)

@@ -8,7 +8,7 @@
 namespace trainctl {
 namespace {
 
-/// An input, and the output that may take its place.
+/// An input, and an output that may be written to the memory of this input.
 struct Place {
   size_t input = 0, output = 0;
 };

@@ -25,7 +25,7 @@ std::string kind_of(const Instruction& i) {
   return std::string(i.opcode == Opcode::collective ? to_string(i.collective) : to_string(i.opcode));
 }
 
-/// Ranks that an instruction involves: a collective's group, a sender and its peer, or only this rank.
+/// Returns the ranks that an instruction involves: the group of a collective, a sender and its peer, or only this rank.
 GroupKind joined_by(const RankClasses& classes, size_t of_class, const Instruction& i) {
   const Program& program = classes.programs[of_class];
   if (i.opcode == Opcode::collective)
@@ -42,7 +42,7 @@ Json call_json(const Instruction& i) {
   Json row =
       json_row("kind", kind_of(i), "name", i.name, "purpose", to_string(i.purpose), "phase",
                i.phase == Phase::forward ? "forward" : "backward", "micro_batch", i.micro_batch, "bytes", i.bytes());
-  // A collective of rows that are counted: "bytes" are the most that it moves.
+  // If only used rows are sent, "bytes" is the maximum that the collective can move.
   if (i.attrs.has(kExpectedShare))
     row["expected_bytes"] = static_cast<int64_t>(static_cast<double>(i.bytes()) * i.attrs.number(kExpectedShare));
   return row;
@@ -115,7 +115,7 @@ Json communication_totals(const RankClasses& classes) {
   std::map<std::tuple<std::string, std::string, size_t>, Total> totals;
   for (size_t c = 0; c < classes.programs.size(); ++c) {
     const Program& program = classes.programs[c];
-    std::vector<int64_t> led;  // by the program's groups: how many ranks of the class are first in theirs
+    std::vector<int64_t> led;  // by group of the program: how many ranks of the class are first in their group
     for (int id : classes.group_ids[c]) {
       const GroupKind& kind = classes.groups[static_cast<size_t>(id)];
       led.push_back(std::count_if(classes.ranks[c].begin(), classes.ranks[c].end(),

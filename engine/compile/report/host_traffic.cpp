@@ -10,7 +10,8 @@
 namespace trainctl {
 namespace {
 
-/// Maps the numbers of members that a group has per host to the number of such groups whose first rank is in a class.
+/// Maps a layout of a group over hosts (its number of members on each host) to the number of groups with this layout
+/// whose first rank is in a given class.
 using Layouts = std::map<std::vector<int>, int64_t>;
 
 std::vector<int> layout_of(const std::vector<int>& group, const std::vector<int>& host_of) {
@@ -51,7 +52,8 @@ HostTraffic traffic_of(Collective kind, const std::vector<int>& members, int64_t
   const int64_t places = *std::max_element(members.begin(), members.end());
   int64_t p = 0;
   for (const int of_host : members) p += of_host;
-  // First the sum or gathering within a host, then the exchange, then the broadcast of what is for the host.
+  // A collective over hosts has three parts: a sum or gather within each host, an exchange between hosts, and a
+  // broadcast of the result within each host.
   std::pair<Collective, int64_t> first{kind, count}, spread{Collective::broadcast, count};
   int64_t exchanged = count;
   switch (kind) {
@@ -84,7 +86,7 @@ HostTraffic traffic_of(Collective kind, const std::vector<int>& members, int64_t
 
 HostTraffic traffic_of_rows(const std::vector<int>& members, int64_t count, DType dtype, double share) {
   const double block = static_cast<double>(count * byte_size(dtype)) * share;
-  int64_t all = 0, within = 0, between = 0;  // blocks
+  int64_t all = 0, within = 0, between = 0;  // numbers of blocks
   for (const int of_host : members) all += of_host;
   for (const int here : members) {
     // The leader of a host passes on what its other members send to other hosts, and receive from them.

@@ -27,7 +27,7 @@ std::vector<bool> layers_with_products(const Graph& graph) {
   return result;
 }
 
-/// By factor of the layer: true if it is a dim of a parameter.
+/// Returns for each factor of the layer whether it is a dim of a parameter.
 std::vector<bool> factors_of_weights(const Graph& graph, const Layer& layer) {
   std::vector<bool> result(layer.factors.size());
   for (size_t i = 0; i < layer.inputs.size(); ++i) {

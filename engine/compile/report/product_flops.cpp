@@ -23,7 +23,8 @@ std::vector<TensorInfo> infos_of(const Graph& graph, const std::vector<TensorId>
   return infos;
 }
 
-/// Times that a step runs a node of the graph; in hybrid_parallel the graph is that of one rank.
+/// Returns how many times a step runs a node of the graph. In hybrid_parallel the graph describes one rank, so each
+/// rank counts.
 int runs_per_step(const Plan& plan) { return plan.micro_batches * (plan.hybrid() ? plan.mesh.size() : 1); }
 
 /// Calls each(node, operations) for the products of the graph.

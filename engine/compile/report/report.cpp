@@ -127,7 +127,8 @@ Json memory_json(const Memory& m) {
   return memory;
 }
 
-/// The memory that changes over a step: a point is the most within an equal share of the instructions.
+/// Returns the course of memory use over a step as at most kMostPoints points. Each point is the maximum over one of
+/// the equal sections into which the list of instructions is divided.
 Json memory_course_json(const std::vector<LiveBytes>& live) {
   constexpr size_t kMostPoints = 160;
   const size_t points = std::min(kMostPoints, live.size());
@@ -150,7 +151,8 @@ int64_t count_parameters(const Graph& graph, const Plan& plan) {
   return count;
 }
 
-/// optimizer.groups, and last the parameters without one; null if the job has no groups.
+/// Describes the parameter groups of optimizer.groups, followed by the parameters that belong to no group. Null if the
+/// job has no groups.
 Json parameter_groups_json(const JobSpec& spec, const Graph& graph) {
   const std::vector<ParameterGroup>& groups = spec.optimizer.groups;
   if (groups.empty() || graph.updates.empty()) return nullptr;
@@ -219,7 +221,7 @@ Json validation_rows(const RankClasses& validation) {
   return rows;
 }
 
-/// Null if the sizes of the plan do not form a product.
+/// Describes the plan as data x tensor x context x pipeline parallelism. Null if the plan is no such product.
 static Json sizes_json(const Graph& graph, const Plan& plan) {
   const std::optional<ParallelSizes> sizes = parallel_sizes(graph, plan);
   if (!sizes) return nullptr;
@@ -297,7 +299,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   for (size_t i = 0; i < graph.layers.size(); ++i) layers.push_back(layer_json(graph, plan, i, flops[i]));
   const size_t narrow = spec.fp8 ? mark_narrow_layers(graph, classes, layers) : 0;
   Pipeline pipeline = plan.pipeline(graph.loss >= 0);
-  if (plan.divides_micro_batches())  // of the rank with the most
+  if (plan.divides_micro_batches())  // the number of the rank that has the most micro-batches
     pipeline.micro_batches = *std::max_element(plan.rank_micro_batches.begin(), plan.rank_micro_batches.end());
   const TaskTimes times = task_times(pipeline);
   GroupTable table(classes);

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The elements of a parameter that are in the server's shard of its bucket.
+/// A range of elements of a parameter that a server owns.
 struct OwnedRange {
   int64_t first = 0, count = 0;
 };
@@ -35,9 +35,10 @@ Json holds_json(const Program& server) {
   return holds;
 }
 
-/// The rate of N workers with S servers relative to an all_reduce of the same W bytes. If all links are equal, the
-/// bytes of the busiest rank determine the time: 2 (N-1)/N W per rank for an all_reduce, but N/S W per server and W per
-/// worker, in each direction. The rows are for 1, 2, 4, … servers, for `count`, and for the fewest that are as fast.
+/// Compares N workers with S parameter servers to N workers that all_reduce the same W bytes. If all links are equal,
+/// the busiest rank determines the time. In each direction, a rank sends 2 (N-1)/N W bytes in an all_reduce, while with
+/// servers a server sends N/S W bytes and a worker W. The rows of the table are for 1, 2, 4, … servers, for `count`
+/// servers, and for the smallest number of servers that is as fast as an all_reduce.
 Json rates_beside_all_reduce(int workers, int count) {
   const double all_reduce = 2.0 * (workers - 1) / workers;
   const auto rate = [&](int servers) { return all_reduce / std::max(1.0, static_cast<double>(workers) / servers); };

@@ -10,8 +10,8 @@
 namespace trainctl {
 
 struct TokenTraffic {
-  int64_t most = 0;      ///< all tokens have an expert at each rank
-  int64_t expected = 0;  ///< all experts are equally probable
+  int64_t most = 0;      ///< bytes if each token has an expert at each rank
+  int64_t expected = 0;  ///< expected bytes if all experts are equally probable
 };
 
 /// The traffic of one step, over all ranks. Both are equal where whole blocks are moved; 0 without an exchange of

@@ -1,5 +1,6 @@
-// Determines which classes take part in the same groups and channels. Every rank is visited once for each group and
-// peer of its class; after that, one case of each kind is compared.
+// Determines which classes of ranks take part in the same groups and channels. Every rank is visited once for each
+// group and peer of its class. Groups and channels that join the same classes in the same way carry the same
+// communication, so only one of each kind is returned for comparison.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -27,6 +28,7 @@ struct Messages {
   std::map<PeerPlace, std::vector<int>> sends, recvs;  ///< indices in its program
 };
 
+/// Returns the sends and recvs of each class, grouped by peer.
 std::vector<Messages> messages_of(const RankClasses& classes) {
   std::vector<Messages> all;
   for (const Program& program : classes.programs) {
@@ -55,9 +57,9 @@ std::vector<int> with_peer(const RankClasses& classes, const std::map<PeerPlace,
 /// same axes or between the same two stages.
 struct ChannelKey {
   size_t from = 0, to = 0;
-  int from_rank = -1, to_rank = -1;  ///< if the peer is one rank
+  int from_rank = -1, to_rank = -1;  ///< set if the peer of all ranks of the class is one rank
   Axes ring;
-  int step = 0;  ///< from the sender to the receiver
+  int step = 0;  ///< distance from the sender to the receiver along the ring
 
   friend auto operator<=>(const ChannelKey&, const ChannelKey&) = default;
 };
@@ -82,7 +84,8 @@ std::vector<MatchedGroup> matched_groups(const RankClasses& classes) {
   return met;
 }
 
-/// One channel for each way in which ranks of two classes exchange messages, with what both sides do.
+/// Returns one channel for each way in which ranks of two classes exchange messages, with the sends of one end and the
+/// recvs of the other.
 std::vector<MatchedChannel> matched_channels(const RankClasses& classes) {
   const std::vector<Messages> messages = messages_of(classes);
   std::map<ChannelKey, std::pair<int, int>> channels;  // and the ranks of one of them

@@ -23,22 +23,22 @@ inline int64_t gradient_bytes(const Bucket& b) {
   return (b.level >= 2 ? b.shard_elements() : b.elements) * byte_size(b.kept_type);
 }
 
-/// Sorted by offset.
+/// Returns the ranges that live as long as the program, sorted by offset.
 std::vector<Region> persistent_regions(const Program& program);
 
-/// Operands, indices and sizes, one by one (point 1).
+/// Checks operands, indices and sizes of each instruction on its own (point 1 of verify_programs.h).
 void verify_form(const Program& program, int num_ranks, Faults& faults);
-/// In list order every byte that is read holds the value that the instruction expects (point 2).
+/// Checks that in list order every byte that is read holds the value that the instruction expects (point 2).
 void verify_contents(const Program& program, Faults& faults);
-/// The same for execution by streams: conflicting accesses are ordered (point 2).
+/// Checks the same for execution by streams: conflicting accesses must be ordered (point 2).
 void verify_order(const Program& program, Faults& faults);
-/// Gradients reduced once, parameters updated once (point 6).
+/// Checks that each gradient is reduced once and each parameter updated once per step (point 6).
 void verify_updates(const Program& program, Faults& faults);
-/// Sends and recvs (point 3).
+/// Checks that sends and recvs match (point 3).
 void verify_messages(const RankClasses& classes, Faults& faults);
-/// Collectives (point 4).
+/// Checks that the collectives of a group match (point 4).
 void verify_collectives(const RankClasses& classes, Faults& faults);
-/// Pulls and pushes (point 7).
+/// Checks pulls and pushes of parameter servers (point 7).
 void verify_served(const RankClasses& classes, Faults& faults);
 /// Checks that there is no deadlock (point 5).
 void verify_progress(const RankClasses& classes, Faults& faults);
@@ -58,7 +58,8 @@ struct MatchedChannel {
 };
 std::vector<MatchedChannel> matched_channels(const RankClasses& classes);
 
-/// The program with every own part replaced by the whole range it belongs to, or with empty shards.
+/// Returns the program with each operand that is an own part (OwnPart) replaced: by the whole range that it belongs to,
+/// or in the case of shards without `whole_shards` by an empty range.
 Program with_own_parts(const Program& program, bool whole_shards);
 
 }  // namespace trainctl

@@ -41,6 +41,7 @@ class Contents {
     hold_gradient_padding();
   }
 
+  /// Steps through the instructions: checks what each reads, then records what it writes.
   void verify() {
     for (int i = 0; i < static_cast<int>(p_.instructions.size()); ++i) {
       const Instruction& code = p_.instructions[i];
@@ -106,7 +107,7 @@ class Contents {
     return after != regions_.end() && after->begin <= at;
   }
 
-  /// True if a value of this name at this place is made of all micro-batches of a step.
+  /// True if the value of this name at this offset is a sum over all micro-batches of a step.
   bool adds_up(int name, int64_t at) const {
     const auto found = step_gradients_.find(name);
     if (found == step_gradients_.end()) return false;
@@ -114,6 +115,8 @@ class Contents {
                        [at](const Region& r) { return r.begin <= at && at < r.end; });
   }
 
+  /// Checks one read: all bytes must have been written, and must hold the tensor and micro-batch that the operand
+  /// names.
   void read(int i, const Instruction& code, const MemoryAccess& access) {
     const bool by_name = code.opcode != Opcode::print && !is_persistent(access.begin());
     const int name = by_name ? id_of(*access.operand) : -1;
@@ -159,7 +162,7 @@ class Contents {
   std::unordered_map<int, std::vector<Region>> step_gradients_;  // by name: where gradients add up in shared memory
   std::unordered_map<std::string, int> ids_;
   std::vector<std::string> names_;
-  std::unordered_map<std::string, int> same_as_;  // a parameter or its gradient is a part of its bucket
+  std::unordered_map<std::string, int> same_as_;  // parameter or gradient -> its bucket
   ArenaMap<Content> bytes_;
 };
 

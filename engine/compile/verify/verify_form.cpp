@@ -25,6 +25,7 @@ class Form {
     for (const Bucket& b : p_.buckets) bucket_names_.insert(b.name);
   }
 
+  /// Checks the arena, then all operands, waits, collectives, messages and launches.
   void verify() {
     arena();
     for (index_ = 0; index_ < static_cast<int>(p_.instructions.size()); ++index_) {
@@ -42,6 +43,8 @@ class Form {
   }
 
  private:
+  /// Checks the program's groups, that Memory adds up to the size of the arena, and that its persistent ranges do not
+  /// overlap.
   void arena() {
     index_ = -1;
     for (const std::vector<int>& ranks : p_.groups) {
@@ -62,14 +65,14 @@ class Form {
     }
   }
 
-  /// In the arena, or in the memory of the host.
+  /// True if the byte range [begin, end) lies within the arena, or within the program's memory of the host.
   bool is_inside(int64_t begin, int64_t end) const {
     if (is_host_offset(begin)) return end >= begin && end <= kHostOffset + p_.memory.host;
     return begin >= 0 && begin <= end && end <= p_.arena_bytes;
   }
 
-  /// Within a launch, later kernels read what earlier ones wrote as a whole, and written ranges overlap nothing
-  /// else.
+  /// Checks the kernels of one launch. A kernel may read exactly the output of an earlier kernel. Apart from this, no
+  /// written range may overlap an operand of another kernel of the launch.
   void launch(const Instruction& i) {
     if (i.opcode != Opcode::kernel) fault(i.name + " is part of a launch but is not a kernel");
     const bool continues_launch = index_ > 0 && p_.instructions[index_ - 1].launch == i.launch;
@@ -92,6 +95,7 @@ class Form {
     fault(i.name + ": operand " + a.tensor + " overlaps " + b.tensor + " of the same launch");
   }
 
+  /// Checks that an operand lies inside the arena and, if it touches a persistent range, inside this range.
   void place(const Instruction& i, const Operand& operand) {
     const int64_t begin = operand.offset, end = begin + operand.bytes();
     const auto what = [&] { return i.name + ": operand " + operand.tensor + " " + range_text(begin, end); };
@@ -113,7 +117,8 @@ class Form {
       fault(what() + " is not at the place of " + operand.tensor + ", " + range_text(v_begin, v_end));
   }
 
-  /// True of whole states without gaps between them: their means are computed together.
+  /// True if [begin, end) consists of whole states without gaps between them. One call computes the means of all of
+  /// them.
   bool is_run_of_states(const Region* first, int64_t begin, int64_t end) const {
     int64_t at = begin;
     for (const Region* r = first; r != regions_.data() + regions_.size() && r->begin == at && at < end; ++r) {
@@ -124,7 +129,7 @@ class Form {
     return at == end;
   }
 
-  /// The offset at which kernels read a variable; -1: in a gathered copy.
+  /// The offset at which kernels read a variable, or -1 if they read a gathered copy of the variable.
   int64_t read_offset(const Variable& v) const {
     const Bucket* bucket = v.bucket < 0 ? nullptr : &p_.buckets[v.bucket];
     if (bucket == nullptr || !bucket->has_compute_copy()) return v.arena_offset;
@@ -146,6 +151,7 @@ class Form {
     return after != regions_.end() && after->begin < end ? &*after : nullptr;
   }
 
+  /// Checks the group of a collective, and that its operands have the types and sizes that the collective requires.
   void collective(const Instruction& i) {
     if (i.group < 0 || i.group >= static_cast<int>(p_.groups.size()))
       return fault(i.name + " names group " + std::to_string(i.group) + " of " + std::to_string(p_.groups.size()));
@@ -173,7 +179,8 @@ class Form {
             " over " + std::to_string(size) + " ranks");
   }
 
-  /// Rows fill the blocks, and there is a count of rows for each pair of ranks.
+  /// Checks a collective that sends only the used rows of each block: the rows must fill the blocks, and there must be
+  /// one count of rows for each pair of ranks.
   void counted(const Instruction& i, int64_t ranks) {
     const int64_t row = i.attrs.integer(kRowElements), elements = num_elements(i.inputs[0].shape);
     if (i.collective != Collective::all_to_all) fault(i.name + ": only an all_to_all has counts of rows");
@@ -209,7 +216,8 @@ class Form {
 
 namespace {
 
-/// States that follow each other are one region: kernels update all of a bucket at once.
+/// Adds a region for each run of adjacent states. Adjacent states are one region because one kernel updates all states
+/// of a bucket.
 void add_other_states(const Program& program, std::vector<Region>& regions) {
   const auto of_buckets = static_cast<std::ptrdiff_t>(regions.size());
   for (const OtherState& state : program.other_states) {

@@ -20,7 +20,7 @@ std::string micro_batch_text(const Instruction& i) {
   return i.micro_batch < 0 ? "" : " of micro-batch " + std::to_string(i.micro_batch);
 }
 
-/// A send and its receive have the same bytes, tensor and micro-batch.
+/// Checks that a send and its receive agree on bytes, tensor and micro-batch.
 void verify_pair(const RankClasses& classes, const MessagePlace& send, const MessagePlace& recv, Faults& faults) {
   const Instruction& s = at(classes, send);
   const Instruction& r = at(classes, recv);
@@ -40,7 +40,7 @@ void verify_pair(const RankClasses& classes, const MessagePlace& send, const Mes
   }
 }
 
-/// The properties that all members of a group must agree on.
+/// Describes a collective by the properties on which all members of its group must agree.
 std::string story(const Instruction& i) {
   std::string text = i.name + " (" + std::string(to_string(i.collective)) + ", " + std::to_string(i.inputs[0].bytes()) +
                      " -> " + std::to_string(i.outputs[0].bytes()) + " bytes of " +
@@ -71,7 +71,7 @@ CallsOfGroups calls_of_groups(const RankClasses& classes) {
   return calls;
 }
 
-/// Compares all members with the first.
+/// Compares the collectives of all members of a group with those of its first member.
 void verify_group(const RankClasses& classes, const CallsOfGroups& calls, const MatchedGroup& group, Faults& faults) {
   static const std::vector<int> kNone;
   const auto of = [&](int rank) -> const std::vector<int>& {
@@ -106,7 +106,8 @@ void verify_group(const RankClasses& classes, const CallsOfGroups& calls, const 
   }
 }
 
-/// All members open a group together: if one does not have it, the group never opens.
+/// Checks that every member of a group has the group in its program. All members open a group together: if one member
+/// lacks it, the group never opens.
 void verify_membership(const RankClasses& classes, const MatchedGroup& group, Faults& faults) {
   const auto knows = [&](int rank) {
     const std::vector<int>& ids = classes.group_ids[static_cast<size_t>(classes.class_of[static_cast<size_t>(rank)])];

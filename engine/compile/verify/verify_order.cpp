@@ -29,6 +29,7 @@ struct Before {
   }
 };
 
+/// Computes Before of each instruction, from the order within streams and from waits.
 std::vector<Before> happens_before(const Program& p) {
   std::vector<Before> before(p.instructions.size());
   std::array<int, kStreams> previous;

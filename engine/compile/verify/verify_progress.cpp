@@ -1,6 +1,7 @@
-// Runs all ranks at once, without data: in list order, and stream by stream. A collective ends when all members have
-// arrived, a recv when its message has been sent. An instruction that waits for a send waits until it has been
-// received.
+// Proves that no rank blocks forever, by simulating all ranks at once, without data. The simulation is run twice: with
+// the instructions of a rank in list order, and with each stream of a rank on its own. A collective ends when all
+// members have arrived, and a recv when its message has been sent. An instruction that waits for a send waits until the
+// message has been received.
 //
 // The ranks of a class advance together: each waits for the peers of all of them. If every class reaches the end this
 // way, every single rank can.
@@ -13,7 +14,7 @@
 namespace trainctl {
 namespace {
 
-/// Instructions that run one after the other.
+/// A sequence of instructions of one class that run one after the other: the whole list, or one stream.
 struct Lane {
   size_t of_class = 0;
   std::vector<int> indices;
@@ -66,6 +67,7 @@ class Progress {
     }
   }
 
+  /// Lets all lanes advance until none can. Reports each lane that has not reached its end as a deadlock.
   void run(Faults& faults) {
     for (bool moved = true; moved;) {
       moved = false;
@@ -112,7 +114,7 @@ class Progress {
     }
     if (now.opcode == Opcode::send) {
       for (size_t c : messages_[of_class].at(i).channels) ++channels_[c].sent;
-      return true;  // complete once received
+      return true;  // the send is complete when the peer has received the message
     }
     if (now.opcode == Opcode::recv && !receive(messages_[of_class].at(i))) return false;
     if (now.opcode == Opcode::collective && !match_call(of_class, i)) return false;
@@ -154,6 +156,7 @@ class Progress {
     return "rank " + std::to_string(rank) + " (which has finished)";
   }
 
+  /// Describes what the next instruction of a blocked lane waits for.
   std::string stuck(const Lane& lane) {
     const size_t c = lane.of_class;
     const Instruction& now = code(c, lane.head());

@@ -62,7 +62,7 @@ class Served {
     const Operand* operand = nullptr;
   };
 
-  /// Messages of this kind that move the tensor.
+  /// Returns the sends (or the recvs, by `opcode`) that move the tensor.
   std::vector<Message> messages(Opcode opcode, const std::string& tensor) const {
     std::vector<Message> found;
     for (size_t i = 0; i < p_->instructions.size(); ++i) {
@@ -84,7 +84,7 @@ class Served {
     exchange(b, messages(Opcode::recv, "weights." + b.name), read, "pulls");
     if (b.gradients_offset < 0) return;
     const std::vector<Message> pushes = messages(Opcode::send, "grad." + b.name);
-    if (pushes.empty()) return;  // another worker has the same gradients
+    if (pushes.empty()) return;  // another worker pushes the same gradients
     exchange(b, pushes, b.gradients_offset, "pushes");
     for (int rank : classes_.ranks[static_cast<size_t>(classes_.class_of[static_cast<size_t>(p_->rank)])])
       pushers_[b.name].insert(rank);
@@ -123,7 +123,7 @@ class Served {
     if (b.gradients_offset >= 0) takes_pushes(b);
   }
 
-  /// Verifies that each element has one server.
+  /// Verifies that each element of the bucket is owned by exactly one server.
   void tile(const Bucket& b) {
     std::map<int64_t, int64_t> parts;
     int64_t stored = 0;

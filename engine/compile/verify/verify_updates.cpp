@@ -45,8 +45,8 @@ class BucketUpdates {
   }
 
   int bucket() const { return bucket_; }
-  /// Ranges by which, besides its name, an operand is recognized as part of this piece. Where gradients share memory,
-  /// only their names distinguish them.
+  /// The arena ranges that belong to this piece: an operand that touches one of these ranges concerns the piece. If
+  /// other buffers use the memory of the gradients too, an operand is recognized as a gradient only by its name.
   std::vector<UpdatedRange> ranges() const {
     if (b_.gradients_share_memory) return {weights_, read_};
     return {gradients_, contributions_, weights_, read_};
@@ -54,7 +54,8 @@ class BucketUpdates {
   std::string gradient_name() const { return "grad." + piece_.name; }
   std::string difference_name() const { return "difference." + piece_.name; }
 
-  /// `instructions`: at least those that name the piece or touch its ranges.
+  /// Runs all checks of this piece. `instructions` are indices in list order. They include at least every instruction
+  /// that names the piece or touches one of its ranges.
   void verify(const std::vector<int>& instructions) {
     if (b_.updated_by_parts) return verify_parts(instructions);
     for (int index : instructions) {
@@ -83,7 +84,8 @@ class BucketUpdates {
   }
 
  private:
-  /// Kernels of the backward pass take the step themselves (fuse_update): once for each whole parameter.
+  /// Checks a bucket without stored gradients: kernels of the backward pass update its weights themselves
+  /// (fuse_update). Each parameter must be updated exactly once, as a whole.
   void verify_parts(const std::vector<int>& instructions) {
     std::map<int64_t, std::pair<const Variable*, int>> steps;  // by offset
     for (const Variable& v : p_.variables)
@@ -112,7 +114,8 @@ class BucketUpdates {
     return i.inputs[0].tensor == gradient_name() || touches(gradients_, i.inputs[0]);
   }
 
-  /// The second sum of optimizer_shard.within_host: of this rank's shard, over hosts, once all is added up.
+  /// Checks the second sum of optimizer_shard.within_host. It sums this rank's shard over hosts, and comes after all
+  /// contributions of the step have been added to the shard.
   void sum_over_hosts(const Instruction& i) {
     if (i.group != b_.reduce_group)
       fault(i.name + " sums " + gradient_name() + " over a different group than that of the bucket");
@@ -143,16 +146,17 @@ class BucketUpdates {
     ++reduces_;
   }
 
-  /// Anything else that writes gradients: kernels of the backward pass.
+  /// Checks an instruction that writes gradients but does not sum them over ranks: a kernel of the backward pass.
   void contribute(const Instruction& i) {
-    // A kernel's own output may have a parameter's name too, and be where the rounded gradients will be.
+    // Before rounding, a kernel's output may have the name of a parameter and lie in the memory that later gets the
+    // rounded gradients.
     const auto is_rounded = [this](const Operand& out) {
       return touches(gradients_, out) && !(b_.gradients_share_memory && is_part(out));
     };
     if (b_.sums_offset >= 0 && std::any_of(i.outputs.begin(), i.outputs.end(), is_rounded)) return round(i);
     for (const Operand& out : i.outputs) {
-      // At levels 2 and 3 contributions go to a range that lives for one micro-batch. Its memory may become that of the
-      // kept gradients, which begin with the first sum, or with the copy of it.
+      // At levels 2 and 3 contributions go to a range that lives for one micro-batch. The kept gradients, which begin
+      // with the first sum over ranks or with a copy of this sum, may later get the same memory.
       const bool is_early = b_.level >= 2 && b_.gradients_share_memory && additions_ == 0 && !gradients_.is(out);
       if (is_early || !touches(contributions_, out)) {
         if (b_.level >= 2 && is_part(out)) contributed_micro_batches_.insert(i.micro_batch);
@@ -181,7 +185,8 @@ class BucketUpdates {
     if (++rounds_ > 1 || reduces_ > 0) fault(i.name + ": " + gradient_name() + " is rounded twice or too late");
   }
 
-  /// After the update, or before the weights' first use in the step if nothing reads them between steps.
+  /// Checks the gather of the weights. It comes after the update, or before the first use of the weights in the step if
+  /// nothing reads them between two steps.
   void gather(const Instruction& i) {
     ++gathers_;
     if (updates_ > 0) return;
@@ -211,21 +216,24 @@ class BucketUpdates {
            (!b_.gradients_share_memory || o.tensor == gradient_name() || o.tensor == "grad." + b_.name || is_part(o));
   }
 
+  /// True if the operand is the gradient of a parameter of this bucket, or a piece of it. A larger operand of the same
+  /// name holds the gradient in another layout, before it is redistributed to the parameter's.
   bool is_part(const Operand& out) const {
     if (!out.tensor.starts_with("grad.")) return false;
     return std::any_of(p_.variables.begin(), p_.variables.end(), [&](const Variable& v) {
-      return v.bucket == bucket_ && out.tensor.compare(5, std::string::npos, v.name) == 0;
+      return v.bucket == bucket_ && out.tensor.compare(5, std::string::npos, v.name) == 0 &&
+             num_elements(out.shape) <= num_elements(v.shape);
     });
   }
 
-  /// Clips what the update reads, once all is summed.
+  /// Checks that clipping scales exactly the range that the update reads, after all sums.
   void clip(const Instruction& i) {
     if (!summed().is(i.outputs[0])) fault(i.name + " does not clip exactly the local shard of " + gradient_name());
     if ((b_.reduce_group >= 0 && reduces_ == 0) || updates_ > 0)
       fault(i.name + " clips " + gradient_name() + " before it is reduced, or after its use");
   }
 
-  /// The weights of this rank's shard become their average, and the other way round.
+  /// Checks the exchange of this rank's shard of the weights with the shard of their average.
   void exchange(const Instruction& i) {
     if (++updates_ > 1) fault(i.name + ": the weights of " + b_.name + " are exchanged twice");
     if (i.outputs.size() < 2 || !updated_.is(i.outputs[0]) ||
@@ -235,7 +243,8 @@ class BucketUpdates {
       fault(i.name + " does not write exactly the local shard of the bf16 copy of " + b_.name);
   }
 
-  /// Once every parallel.local_steps, the weights of this rank's shard become the outer weights.
+  /// Checks the update by the outer optimizer. Once every parallel.local_steps steps, it replaces this rank's shard of
+  /// the weights by the outer weights.
   void update_outer(const Instruction& i) {
     if (i.inputs.size() != 1 || i.inputs[0].tensor != difference_name() || (p_.replicas > 1 && outer_sums_ != 1))
       fault(i.name + " does not read the sum over replicas of the differences of " + piece_.name);
@@ -248,6 +257,7 @@ class BucketUpdates {
       fault(i.name + " does not write exactly the local shard of the bf16 copy of " + b_.name);
   }
 
+  /// Checks an optimizer step: it comes once, after all sums, and reads and writes exactly this rank's shard.
   void update(const Instruction& i) {
     if (b_.gradients_offset < 0) return fault(i.name + " updates " + b_.name + ", which has no gradients");
     if (++updates_ > 1) fault(i.name + ": " + b_.name + " is updated twice in one step");
@@ -310,7 +320,8 @@ class BucketUpdates {
   UpdatedRange kept(int64_t offset, int64_t element_bytes) const {
     return range(offset, piece_.kept_first, piece_.own_elements, element_bytes);
   }
-  /// Empty if there is none: bf16 weights that are never updated have no f32 weights.
+  /// Returns an empty range if `offset` is negative, which means that the bucket has no such memory. For example, bf16
+  /// weights that are never updated have no f32 copy.
   static UpdatedRange range(int64_t offset, int64_t first, int64_t elements, int64_t element_bytes) {
     if (offset < 0) return {};
     return {offset + first * element_bytes, offset + (first + elements) * element_bytes};

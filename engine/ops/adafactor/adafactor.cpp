@@ -9,6 +9,9 @@
 namespace trainctl {
 namespace {
 
+/// The attrs of the examples of kernels: one parameter, a matrix [kRows, kCols] that this rank has as a whole. The list
+/// `parameters` is explained in placed_parameters.h: first element, key, number of dims, sizes of the part, sizes of
+/// the whole, and offsets.
 Attrs adafactor_example() {
   using namespace example;
   return {{"eps", 1e-7},

@@ -30,7 +30,7 @@ struct Parameter {
     offset.assign(at + 2 * n, at + 3 * n);
   }
   size_t cols() const { return static_cast<size_t>(global.back()); }
-  size_t rows() const { return static_cast<size_t>(num_elements(global)) / cols(); }  // of all matrices
+  size_t rows() const { return static_cast<size_t>(num_elements(global)) / cols(); }  // rows of all matrices together
   size_t rows_of_matrix() const { return ndim < 2 ? 1 : static_cast<size_t>(global[ndim - 2]); }
   size_t matrices() const { return rows() / rows_of_matrix(); }
   size_t states() const { return ndim < 2 ? 0 : rows() + matrices() * cols(); }
@@ -42,6 +42,7 @@ std::vector<Parameter> parameters(const Attrs& attrs) {
   return all;
 }
 
+/// Calls each(element) for the n elements of an operand.
 void for_each_element(const Attrs& attrs, size_t n, const std::function<void(const Element&)>& each) {
   const std::vector<Parameter> all = parameters(attrs);
   const auto first = static_cast<size_t>(attrs.integer("first"));
@@ -57,7 +58,7 @@ void for_each_element(const Attrs& attrs, size_t n, const std::function<void(con
     }
 }
 
-/// A gradient as the kernels use it: clipped by norm or by value, and of the unscaled loss.
+/// The gradient that the kernels use: the loss scale is divided out, then it is clipped by norm or by value.
 double used_gradient(const NaiveCall& call, double g) {
   const double inverse = call.attrs.flag("unscale") ? 1.0 / call.scalars.loss_scale : 1.0;
   const double value = call.attrs.number("clip_value", 0.0), norm = call.attrs.number("clip_norm");
@@ -89,6 +90,7 @@ std::vector<size_t> starts_of_means(const std::vector<Parameter>& all) {
   return starts(all, [](const Parameter& p) { return p.ndim < 2 ? 0 : p.matrices(); });
 }
 
+/// The sums of squares of gradients by row and column, and of weights, for each parameter (adafactor_rule.h).
 Outputs sums(const NaiveCall& call) {
   const std::vector<Parameter> all = parameters(call.attrs);
   const std::vector<size_t> at = starts_of_sums(all);
@@ -106,6 +108,7 @@ Outputs sums(const NaiveCall& call) {
   return out;
 }
 
+/// The states after the step, and the means of the row states, from the sums.
 Outputs states(const NaiveCall& call) {
   const std::vector<Parameter> all = parameters(call.attrs);
   const std::vector<size_t> of_sums = starts_of_sums(all), of_states = starts_of_states(all);
@@ -154,6 +157,7 @@ Outputs norms(const NaiveCall& call) {
   return out;
 }
 
+/// The weights after the step and, for vectors, the variances of the elements.
 Outputs update(const NaiveCall& call) {
   const std::vector<Parameter> all = parameters(call.attrs);
   const std::vector<size_t> of_sums = starts_of_sums(all);
@@ -185,7 +189,7 @@ struct Range {
   int64_t first, n;
 };
 
-/// A whole matrix and a part of one; parts of several matrices; vectors.
+/// The ranges of parameters to test: a whole matrix, a part of one matrix, parts of several matrices, and vectors.
 std::vector<Range> ranges() {
   return {{{{0, 0, 2, 5, 7, 5, 7, 0, 0}, {35, 0, 2, 3, 4, 6, 8, 3, 4}}, 10, 30},
           {{{0, 0, 4, 2, 2, 2, 3, 4, 2, 2, 3, 2, 0, 0, 0}}, 0, 24},

@@ -11,8 +11,8 @@
 namespace trainctl {
 namespace {
 
-/// Calls each(row, col, at, count) for the runs of elements in one row: matrix * R + row, the first column, the operand
-/// element of the first one.
+/// Calls each(row, col, at, count) for each run of elements within one row. `row`: matrix * rows + row; `col`: the
+/// first column; `at`: index of the first element in the operand; `count`: elements of the run.
 template <class Each>
 void for_each_run(const PlacedParameter& p, const PlacedRange& range, Each each) {
   const int64_t width = p.local_cols();
@@ -88,7 +88,7 @@ struct Variances {
   const float* states;  ///< states of rows and columns, or of elements before this step
   const float* means;
 
-  /// `g`: after clipping.
+  /// The variance of an element. `g`: its gradient after clipping.
   float at(const AdafactorPlace& place, int64_t row, int64_t col, int64_t element, float g, float rate) const {
     if (!place.is_factored()) return states[element] + rate * (g * g - states[element]);
     const int64_t R = place.p.rows(), C = place.p.cols(), matrix = row / R;

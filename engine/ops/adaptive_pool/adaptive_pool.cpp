@@ -59,6 +59,7 @@ Ints size_of(const LayerContext& layer, size_t dims) {
   return size;
 }
 
+/// Emits a pool if all windows of images are equal, else the reduction of each dim in turn (see the top of the file).
 TensorId emit_adaptive(LayerContext& layer, size_t dims, bool mean) {
   static constexpr const char* kSides[] = {"depth", "row", "column"};
   const Ints size = size_of(layer, dims);
@@ -79,7 +80,7 @@ TensorId emit_adaptive(LayerContext& layer, size_t dims, bool mean) {
   }
   LayerBuilder& b = layer.builder;
   TensorId y = layer.inputs[0];
-  // Dims are split before anything reads them, because the nodes of a layer share their factors.
+  // Dims are split before any node reads them, because all nodes of a layer use the same factors of a dim.
   Shape split = {x[0], x[1]}, out = split;
   std::vector<size_t> reduced_dim;
   for (size_t d = 0; d < dims; ++d) {

@@ -11,7 +11,7 @@ Outputs add(const Inputs& in, const Attrs& attrs) {
   return {make(in[0].shape, [&](const Index& i) { return at(in[0], i) + at(in[1], {i[dim]}); })};
 }
 
-/// A gradient step on a bias: -= learning rate * dy summed over all leading dims.
+/// A gradient step: the bias is decreased by the learning rate times dy summed over all leading dims.
 Outputs step_of_bias(const NaiveCall& call) {
   const Tensor64& dy = call.in[0];
   const int64_t n = dy.shape.back();

@@ -6,6 +6,7 @@ namespace {
 
 using namespace naive;
 
+/// The index of the first largest element along the dim.
 Outputs argmax(const Inputs& in, const Attrs& attrs) {
   const auto dim = static_cast<size_t>(attrs.integer("dim"));
   Shape shape = in[0].shape;
@@ -37,7 +38,7 @@ extern const OpCases argmax_cases = {
     .references = {{"argmax", argmax}},
     .rules = {{{"argmax", {{{2, 3, 4}}}, largest_along(1)}, "abc->ac", "b", {{2, 4}}}},
     .shape_errors = {{{"argmax", {{{2, 3}}}, largest_along(2)}, "argmax: dims [2] must be distinct dims of [2, 3]"}},
-    // Read by a layer through which gradients flow.
+    // The result is read by a layer through which gradients flow.
     .layers = {{"argmax",
                 ", inputs: [first]}\n  - {name: hot, type: one_hot, classes: 12, inputs: [layer]}\n"
                 "  - {name: kept, type: mul, inputs: [hot, first]",

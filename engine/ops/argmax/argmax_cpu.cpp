@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t kArgmaxTile = 64, kArgmaxThreadWork = 32768;
 
-/// Along dim `dim` of x [outer, n, inner], kArgmaxTile neighboring columns at a time, so that the inner loop is
-/// vectorized.
+/// Finds the indices along dim `dim` of x, seen as [outer, n, inner], for kArgmaxTile neighboring columns at a time, so
+/// that the inner loop is vectorized.
 CpuKernel prepare_argmax(const KernelCall& call) {
   const TensorArg& x = call.in[0];
   const auto dim = static_cast<size_t>(call.attrs.integer("dim"));

@@ -85,7 +85,7 @@ AttentionSize size_of(std::string_view op, Infos in, const Attrs& attrs) {
       shape_error(
           fmt::format("{}: the heads of the values have {} features, expected at most {}", op, size.e, kMostHeadDim));
   }
-  // A call for a part of the keys has the mask of all.
+  // A call that computes a part of the keys still gets the mask of all keys.
   if (has_mask(in))
     expect_shape(op, "the mask", in.back(), {size.b, attrs.flag(kExchangesKeys) ? in.back().shape[1] : size.s});
   if (attrs.integer("window", 0) > 0 && !attrs.flag("causal"))
@@ -93,7 +93,8 @@ AttentionSize size_of(std::string_view op, Infos in, const Attrs& attrs) {
   return size;
 }
 
-/// Cuts by kv heads together with their query heads; if there is a single kv head, by query heads.
+/// Lets the rule shard the kv heads together with their query heads or, if there is a single kv head (`one`), the query
+/// heads.
 RuleText with_heads(RuleText attention_rule, int64_t heads, bool one) {
   attention_rule.sizes = {{'g', heads}};
   if (!one)
@@ -102,7 +103,8 @@ RuleText with_heads(RuleText attention_rule, int64_t heads, bool one) {
   return attention_rule;
 }
 
-/// Queries and keys are rows of one sequence, and a cut of the rows cuts both.
+/// The rule for ranks that exchange keys and values: queries and keys are the rows of one sequence, so sharding the
+/// rows shards both.
 RuleText rule_with_exchange(Infos in, const Attrs& attrs) {
   const std::string mask = has_mask(in) ? ",bt" : "";
   const AttentionSize size = size_of("attention", in, attrs);
@@ -123,7 +125,7 @@ RuleText rule_without_extras(Infos in, const Attrs& attrs) {
   const std::string mask = has_mask(in) ? (is_packed(in) ? ",bt" : ",bs") : "";
   const std::string whole_keys = "attention needs all keys and whole heads on one rank";
   if (!is_packed(in)) {
-    // If there are several kv heads, they are cut, along with the query heads that use them.
+    // If there are several kv heads, they are sharded together with the query heads that use them.
     const AttentionSize size = size_of("attention", in, attrs);
     const bool one = size.g == 1;
     const std::string e = size.e == size.d ? "d" : "e", whole = std::string("sd") + (e == "d" ? "" : e);
@@ -147,12 +149,12 @@ RuleText attention_rule(Infos in, const Attrs& attrs) {
   return rule;
 }
 
-/// (dy, inputs, out, logs) -> the gradient of each input but the mask; those of the bias and of sinks have nodes of
-/// their own.
+/// (dy, inputs, out, logs) -> the gradient of each input except the mask. The gradients of the bias and of the sinks
+/// are computed by separate nodes.
 void attention_backward(GradBuilder& g) {
   Attrs attrs = g.attrs();
   const bool has_sinks = attrs.flag(kSinks);
-  const int count = g.num_inputs() - (has_sinks ? 1 : 0);  // with the bias
+  const int count = g.num_inputs() - (has_sinks ? 1 : 0);  // includes the bias
   const bool has_bias = attrs.has(kScoreBias);
   attrs.erase(kSinks);
   std::vector<TensorId> inputs = {g.out_grad()};
@@ -173,8 +175,9 @@ void attention_backward(GradBuilder& g) {
   g.set_in_grads(which, "attention_grad", std::move(inputs), std::move(attrs));
 }
 
-/// The part of all scores that rows see. If rows are cut by position, the rank with the last ones sees most keys, and
-/// all ranks wait for it. The pieces of balanced rows (row_order.h) see the mean.
+/// The fraction of all scores that is computed, on the rank with the most. If rows are sharded by position, the rank
+/// with the last rows sees most keys, and all ranks wait for it. With balanced rows (row_order.h) each rank sees the
+/// mean.
 double seen_part(const AttentionSize& size, const Attrs& attrs) {
   if (!attrs.flag("causal")) return 1;
   const double keys = static_cast<double>(size.s), window = static_cast<double>(attrs.integer("window", 0));
@@ -187,8 +190,8 @@ double seen_part(const AttentionSize& size, const Attrs& attrs) {
   return (seen_by_first(keys) - seen_by_first(keys - rows)) / (rows * keys);
 }
 
-/// The products of rows and keys over the features of keys, and over those of values; and how many matrices of rows by
-/// keys are computed element by element, which takes as long as the exponential of each.
+/// Counts the work of a call: the products [rows, keys] over the features of keys, the products over the features of
+/// values, and the matrices [rows, keys] that are computed element by element, each at the cost of exponentials.
 struct Products {
   double of_keys, of_values, matrices;
 };
@@ -217,8 +220,8 @@ void expect_grad(Infos in) {
   expect_shape(in[in.size() - 2], in[0].shape, "the output");
 }
 
-/// The largest scratch memory of all kernels: that of the library, of the gradient in one pass, and of the others,
-/// which keep one number per row, or two per row with rows rounded up to tiles.
+/// The scratch memory in bytes that suffices for every kernel of the gradient: cuDNN, the kernel that computes it in
+/// one pass, and the other kernels, which keep one number per row, or two per row with the rows rounded up to tiles.
 int64_t most_grad_scratch(const std::vector<Shape>& inputs, const std::vector<Shape>& outputs) {
   const Shape& logs = inputs.back();
   AttentionSize n{.b = logs[0], .t = logs[3], .s = logs[3], .g = logs[1], .r = logs[2]};

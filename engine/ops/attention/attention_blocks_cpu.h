@@ -18,9 +18,10 @@
 
 namespace trainctl::attention_blocks {
 
-inline constexpr int64_t kQueries = 64, kKeys = 128;  // of a block
-inline constexpr int64_t kAttentionLanes = 16;        // of queries: what a loop keeps in registers
-/// The score of a key that a query does not see. Below every score, and finite: a difference of two is not NaN.
+inline constexpr int64_t kQueries = 64, kKeys = 128;  // queries and keys of a block
+inline constexpr int64_t kAttentionLanes = 16;        // queries whose values a loop keeps in registers
+/// The score of a key that a query does not see. It is below every real score, and finite, so that the difference of
+/// two such scores is not NaN.
 inline constexpr float kUnseen = -std::numeric_limits<float>::max();
 
 /// A block of one head's queries: rows [first, first + count), in `width` columns of the transposed matrices. Columns
@@ -46,9 +47,10 @@ struct ProductSize {
 
 /// The memory of one thread.
 struct Buffers {
-  float *queries, *slopes;      ///< [d, kQueries] and [e, kQueries]: q and dy, transposed
-  float *scores, *rates;        ///< [kKeys, kQueries]: S and P; R and G
-  float *kept, *caps;           ///< the same: factors of dropout; 1 - (S / c)^2, if S has terms other than the softcap
+  float *queries, *slopes;  ///< [d, kQueries] and [e, kQueries]: q and dy, transposed
+  float *scores, *rates;    ///< [kKeys, kQueries]: S and P; R and G
+  /// [kKeys, kQueries]: factors of dropout; 1 - (S / c)^2 if S has terms besides the softcap.
+  float *kept, *caps;
   float *top, *total, *factor;  ///< [kQueries]
   float* product;               ///< scratch of the tiles
 };
@@ -143,7 +145,7 @@ class AttentionKernel {
   void score(const Block& block, const KeyBlock& keys, const Buffers& buffers) const {
     multiply(k_ + offset_of(a_.k, block.b, block.g, 0, keys.first), a_.k.row, false, buffers.queries, kQueries,
              buffers.scores, kQueries, {keys.count, block.width, n_.d}, false, buffers);
-    const int64_t row = a_.first_row + block.first;  // of the whole, in column 0
+    const int64_t row = a_.first_row + block.first;  // index in the whole sequence of the row in column 0
     for (int64_t j = 0; j < keys.count; ++j) {
       const int64_t key = a_.first_key + keys.first + j;
       float* const scores = buffers.scores + j * kQueries;
@@ -160,7 +162,7 @@ class AttentionKernel {
     }
   }
 
-  /// For gradients: q and dy of the block transposed, the logs as `top`, and dy . out as `total`.
+  /// Loads a block for gradients: q and dy, transposed, the logs of its rows as `top`, and dy . out as `total`.
   void load_rows(const Block& block, const GradRows& grad, const Buffers& buffers) const {
     const int64_t at_q = offset_of(a_.q, block.b, block.g, block.r, block.first);
     const int64_t at_y = offset_of(a_.out, block.b, block.g, block.r, block.first);
@@ -212,7 +214,7 @@ class AttentionKernel {
   const AttentionCall a_;
 
  private:
-  /// Eight features of eight rows, of which those from `count` on are zeros. Each round interleaves the halves.
+  /// Transposes eight features of eight rows. Rows from `count` on become zeros. Each round interleaves the halves.
   static void turn_square(const float* rows, int64_t row_step, int64_t count, float scale, float* to) {
     typedef float Eight __attribute__((vector_size(32)));
     Eight v[8] = {};
@@ -242,7 +244,8 @@ class AttentionKernel {
     }
   }
 
-  /// `key` is one of this rank's. Scores that are not above kUnseen become it.
+  /// Adds the bias and ALiBi to the scores of the block for key `key` of this rank. Scores not above kUnseen become
+  /// kUnseen.
   void add_terms(const Block& block, int64_t key, float* scores) const {
     const ScoreTerms& terms = a_.terms;
     const int64_t head = block.g * n_.r + block.r;
@@ -268,7 +271,7 @@ class AttentionKernel {
     for (int64_t c = 0; c < block.count; ++c)
       if (rows[c] != all[key] || key < rows[c]) scores[c] = kUnseen;
   }
-  /// Floats of `features` transposed rows.
+  /// The number of floats that a block of queries with `features` features takes when it is transposed.
   static int64_t turned(int64_t features) { return round_up(features, kAttentionLanes) * kQueries; }
 
   bool sees(int64_t b, int64_t key) const {

@@ -25,7 +25,7 @@ Attrs exchanging(Attrs attrs) {
   return attrs;
 }
 
-/// x [b, t, ..] packed.
+/// A case whose one input x [b, t, ..] has queries, keys and values packed.
 OpCase packed(int64_t b, int64_t t, int64_t kv_heads, int64_t d, int64_t group, bool causal, double scale = 0.5) {
   OpCase row{"attention", {{{b, t, kv_heads * (group + 2) * d}}}, of(d, group, causal, scale)};
   row.outputs = {{b, t, kv_heads * group * d}, {b, kv_heads, group, t}};
@@ -55,15 +55,15 @@ OpCase windowed(OpCase row, int64_t window, double softcap = 0) {
   return row;
 }
 
-/// Documents of random first rows; some rows see no key.
+/// Adds a documents input with random first rows. Some rows then see no key.
 OpCase with_documents(OpCase row) {
   row.inputs.push_back(ids({row.inputs[0].shape[0], row.inputs[0].shape[1]}, 3));
   row.attrs.set("mask", std::string("documents"));
   return row;
 }
 
-/// Windows that are shorter and longer than a tile of keys, or one key, with cut rows; softcaps that scores reach;
-/// documents.
+/// Adds cases with windows shorter and longer than a tile of keys and of a single key, with sharded rows, with softcaps
+/// that scores reach, and with documents.
 void add_windows(std::vector<OpCase>& rows) {
   rows.push_back(windowed(packed(1, 17, 2, 4, 1, true), 1));
   rows.push_back(windowed(packed(2, 33, 1, 3, 2, true), 5));
@@ -108,7 +108,8 @@ OpCase dropping(OpCase row, double p, int64_t key, const Ints& batch = {}) {
   return row;
 }
 
-/// Each with and without causal: biases of all forms, in the layouts of q, k and v, with other terms and masks.
+/// Adds cases with terms of the scores, each with and without causal: biases of all shapes, with packed and separate q,
+/// k and v, and combined with other terms and masks.
 void add_terms_cases(std::vector<OpCase>& rows) {
   const Attrs alibi{{kAlibi, true}};
   for (const bool causal : {false, true}) {
@@ -126,7 +127,7 @@ void add_terms_cases(std::vector<OpCase>& rows) {
   }
   rows.push_back(with_bias(packed(2, 70, 1, 1, 1, false), {1, 70, 70}, "hrk"));  // more than one block of rows
   rows.push_back(dropping(packed(1, 150, 1, 1, 1, true), 0.1, 14));              // more than one block of keys
-  // All at once: documents, a window, a softcap, sinks.
+  // One case with everything: documents, a window, a softcap and sinks.
   OpCase all = with_bias(windowed(with_documents(packed(2, 12, 2, 2, 2, true)), 6, 2), {4, 12, 12}, "hrk");
   all = dropping(with_sinks(with_attrs(all, alibi)), 0.2, 15);
   all.tolerance = 8e-6;  // in bf16 the gradients of peaked rows are small differences of rounded numbers
@@ -136,6 +137,7 @@ void add_terms_cases(std::vector<OpCase>& rows) {
   rows.push_back(dropping(with_bias(with_attrs(grouped, alibi), {6, 9, 9}, "hrk"), 0.2, 16, {4, 0, 1}));
 }
 
+/// Adds cases with attention sinks: packed and separate q, k and v, some of them with masks, documents or windows.
 void add_sinks_cases(std::vector<OpCase>& rows) {
   for (const bool causal : {false, true}) {
     rows.push_back(with_sinks(packed(2, 9, 2, 4, 2, causal)));
@@ -159,7 +161,7 @@ OpCase scaled(OpCase row, double scale) {
   return row;
 }
 
-/// Heads of values with `features` of their own.
+/// Gives the values of each head `features` features, a number that may differ from that of the keys.
 OpCase with_values(OpCase row, int64_t features) {
   const int64_t kv_heads = row.inputs[1].shape[2] / row.attrs.integer("head_dim");
   row.inputs[2].shape[2] = kv_heads * features;
@@ -193,7 +195,7 @@ std::vector<OpCase> attention_rows() {
     attention_rows.push_back(with_values(apart(2, 12, 12, 4, 1, 2, causal), 3));
     attention_rows.push_back(with_values(apart(2, 12, 7, 2, 2, 3, causal), 1));
     attention_rows.push_back(with_values(apart(2, 6, 6, 1, 4, 2, causal), 5));                 // query heads are cut
-    attention_rows.push_back(scaled(with_values(apart(1, 5, 5, 1, 2, 24, causal), 16), 0.2));  // DeepSeek: 3 to 2
+    attention_rows.push_back(scaled(with_values(apart(1, 5, 5, 1, 2, 24, causal), 16), 0.2));  // ratio of DeepSeek
     attention_rows.push_back(with_mask(with_values(apart(2, 12, 10, 2, 1, 2, causal), 4)));
     attention_rows.push_back(with_mask(packed(6, 5, 2, 2, 1, causal)));
     attention_rows.push_back(with_mask(packed(6, 1, 2, 3, 2, causal)));  // some rows see no key
@@ -254,6 +256,7 @@ void add_bias_grads(std::vector<KernelCase>& calls) {
   }
 }
 
+/// Calls of kernels with given operands, such as rows with extreme scores.
 std::vector<KernelCase> attention_kernels() {
   const Shape out{2, 70, 6}, logs{2, 2, 1, 70}, x{2, 70, 18};
   std::vector<KernelCase> calls;

@@ -18,8 +18,8 @@ CpuKernel prepare_attention_score_bias_grad(const KernelCall& call);  // attenti
 
 namespace attention_blocks {
 
-/// Turns the scores of kAttentionLanes queries into e^(score - top) with the top so far; `factor` rescales earlier sums
-/// to that top.
+/// Turns the scores of kAttentionLanes queries into e^(score - top), where top is the largest score so far. `factor`
+/// rescales the sums of earlier blocks to the new top.
 TRAINCTL_WIDE_LOOPS void exponentials_of_keys(int64_t count, float* scores, float* before, float* total,
                                               float* factor) {
   float top[kAttentionLanes], sum[kAttentionLanes] = {};
@@ -48,8 +48,8 @@ struct SlopeTerms {
   float per_cap;  ///< 1 / softcap; 0: no softcap, or its slopes are separate
 };
 
-/// For kAttentionLanes queries: scores become P, rates become G. An unseen score would have the smallest exponential,
-/// whose products are subnormal and therefore slow, so that of e^0 takes its place.
+/// For kAttentionLanes queries: scores become P, and rates become G (see the top of the file). The exponential of a
+/// masked score would make products subnormal and therefore slow, so e^0 is computed in its place.
 TRAINCTL_WIDE_LOOPS void slopes_of_keys(int64_t count, SlopeTerms terms, const float* logs, const float* means,
                                         float* scores, float* rates) {
   float log[kAttentionLanes], mean[kAttentionLanes];
@@ -74,7 +74,7 @@ namespace {
 
 using namespace attention_blocks;
 
-constexpr int64_t kLeastMergedRows = 64;  ///< that are worth waking a thread for
+constexpr int64_t kLeastMergedRows = 64;  ///< below this, waking a thread takes longer than the work
 
 class AttentionForward : public AttentionKernel {
  public:
@@ -146,7 +146,8 @@ class AttentionForward : public AttentionKernel {
   int64_t blocks_ = 0;
 };
 
-/// A task is a kv head of one sample: it alone writes its dk and dv, always in the same order.
+/// The backward pass. A task is one kv head of one sample. No other task writes the dk and dv of that head, and they
+/// are always summed in the same order.
 class AttentionBackward : public AttentionKernel {
  public:
   explicit AttentionBackward(const KernelCall& call)
@@ -204,7 +205,8 @@ class AttentionBackward : public AttentionKernel {
   float *dq_, *dk_, *dv_;
 };
 
-/// Rows of two blocks of keys, each with the log of its sum of exponentials, become those of both.
+/// Merges the outputs of the same rows for two blocks of keys into the output for both blocks, using the logs of the
+/// sums of exponentials.
 CpuKernel prepare_attention_merge(const KernelCall& call) {
   const Shape& logs_shape = call.in[1].shape;  // [b, g, r, t]
   const int64_t heads = logs_shape[1] * logs_shape[2], t = logs_shape[3], rows = logs_shape[0] * heads * t;
@@ -227,7 +229,8 @@ CpuKernel prepare_attention_merge(const KernelCall& call) {
   };
 }
 
-/// y[b, position] = x[b, index] of rows that are stored in an order of ranks, or the other way.
+/// Reorders the rows of each sample between the order by position and the order in which ranks store them
+/// (row_order.h).
 CpuKernel prepare_reorder_rows(const KernelCall& call) {
   const TensorArg &x = call.in[0], &y = call.out[0];
   const int64_t rows = x.shape[1], bytes = x.size() * byte_size(x.dtype) / std::max<int64_t>(1, x.shape[0] * rows);

@@ -19,7 +19,7 @@ bool is_side_by_side(const Attrs& attrs) { return attrs.text("packing", "heads")
 
 /// The inputs of the layer and the sizes of its heads.
 struct AttentionInputs {
-  std::vector<TensorId> rows;  ///< packed q, k and v, or the three(, mask)
+  std::vector<TensorId> rows;  ///< packed q, k and v, or the three tensors; then the mask, if any
   TensorId bias = -1;          ///< bias of the scores; -1: none
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
 

@@ -1,5 +1,5 @@
-// A task writes the places of the bias that one block of rows adds to, or that all rows do: it sums over their samples
-// and heads, always in the same order.
+// The gradient of the bias of attention scores. A task writes the elements of the bias that one block of rows shares,
+// or that all rows share, and sums over samples and heads, always in the same order.
 #include "engine/ops/attention/attention_blocks_cpu.h"
 
 namespace trainctl {
@@ -7,7 +7,7 @@ namespace {
 
 using namespace attention_blocks;
 
-constexpr int64_t kLeastZeroedPlaces = 1 << 16;  ///< that are worth waking a thread for
+constexpr int64_t kLeastZeroedPlaces = 1 << 16;  ///< below this, waking a thread takes longer than the work
 
 class ScoreBiasGrad : public AttentionKernel {
  public:

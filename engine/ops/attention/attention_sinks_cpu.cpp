@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kLeastSinkElements = 1 << 14;  ///< that are worth waking a thread for
+constexpr int64_t kLeastSinkElements = 1 << 14;  ///< below this, waking a thread takes longer than the work
 
 }  // namespace
 

@@ -166,7 +166,7 @@ inline constexpr int64_t kMostOnePass = int64_t{4} << 30;
 /// The memory of the gradient in one pass: two numbers of each row, counters, steps, the f32 sums of dq for a few kv
 /// heads at a time, and those of dk and dv if the query heads of a kv head are divided into parts.
 struct OnePassMemory {
-  int64_t features;       ///< of a head, rounded up to whole tiles
+  int64_t features;       ///< features of one head, rounded up to whole tiles
   int64_t tiles, blocks;  ///< numbers of tiles of queries, and of blocks of keys
   int64_t columns;        ///< blocks of threads for a kv head, which wait for each other and so run together
   int64_t heads, group;   ///< query heads of all samples, and of a kv head

@@ -16,9 +16,10 @@ namespace trainctl {
 
 inline constexpr const char* kExchangesKeys = "exchanges_keys";
 inline constexpr const char* kPartOfKeys = "part_of_keys";
-/// The queries are consecutive rows of a sequence, as those of a rank whose rows are not balanced (row_order.h).
+/// Attr: the queries are consecutive rows of a sequence. This holds for a rank whose rows are not balanced
+/// (row_order.h).
 inline constexpr const char* kConsecutiveRows = "consecutive_rows";
-/// Below the log of every row that sees a key.
+/// The log of a row that sees no key. It is below the log of every row that sees one.
 inline constexpr float kNoKeys = -3.0e38f;
 
 /// in: out, logs, out, logs of two blocks of keys -> out, logs of both. With attr last: the log of a row that sees no

@@ -43,6 +43,7 @@ naive::Outputs exchange_average(const NaiveCall& call) {
   return out;
 }
 
+/// The outer update (average_cpu.cpp): Nesterov or plain momentum on the mean difference of the replicas.
 naive::Outputs outer_update(const NaiveCall& call) {
   naive::Outputs out = call.before;
   const double rate = call.attrs.number("learning_rate"), momentum = call.attrs.number("momentum"),

@@ -44,8 +44,8 @@ int64_t expect_channels(std::string_view op, Infos in, const Attrs& attrs, size_
   return channels;
 }
 
-/// The form for images, normalised over dim 1, which is dim 3 if the channels are last; x, or dy and x, are the first
-/// inputs.
+/// The variant of the op for images stored channels last: it normalizes over dim 3 instead of dim 1. The first kFirst
+/// inputs (x, or dy and x) and the outputs of mask kOutputs are images.
 template <unsigned kFirst, unsigned kOutputs>
 std::optional<ChannelsLast> channels_last(Infos in, const Attrs& attrs) {
   if (in[0].shape.size() != 4 || normalized_dim(attrs) != 1) return {};

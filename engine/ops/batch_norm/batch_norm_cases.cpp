@@ -59,6 +59,7 @@ Outputs mean_and_var(const NaiveCall& call) {
   return {means, var({call.in[0], means}, call.attrs)[0]};
 }
 
+/// The mean and the variance of each feature, from those of the equal parts of the batch [parts, 2, features].
 Outputs merged_statistics(const NaiveCall& call) {
   const Tensor64& parts = call.in[0];
   const int64_t count = parts.shape[0], features = parts.shape[2];
@@ -88,8 +89,8 @@ Outputs fused(const NaiveCall& call) {
   return out;
 }
 
-/// dy where the forward kernel's relu passed x on; `in` of a gradient: dy, x, mean, var, .. and the parameters from
-/// `parameters` on.
+/// dy where the relu of the forward kernel passed its input on, 0 elsewhere. The inputs of a gradient are dy, x, mean,
+/// var and more; gamma and beta are inputs `parameters` and `parameters` + 1.
 Tensor64 before_relu(const NaiveCall& call, size_t parameters) {
   Inputs forward(call.in.begin() + 1, call.in.begin() + 4);
   forward.insert(forward.end(), call.in.begin() + static_cast<std::ptrdiff_t>(parameters), call.in.end());
@@ -126,7 +127,8 @@ Outputs grad_behind_relu(const NaiveCall& call) {
   return out;
 }
 
-/// Features last, in the middle and first; of one element, in packs and not; affine and not.
+/// Cases with the features in the last, a middle and the first dim; with one element per feature, with whole and
+/// partial packs; with and without gamma and beta.
 std::vector<KernelCase> batch_norm_kernels() {
   using Fill = CaseOperand::Fill;
   std::vector<KernelCase> calls;

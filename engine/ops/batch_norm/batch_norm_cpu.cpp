@@ -17,11 +17,11 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kLeastElements = 32768;  ///< that are worth waking a thread for
+constexpr int64_t kLeastElements = 32768;  ///< below this, waking a thread takes longer than the work
 constexpr int64_t kFeatureTile = 256;      ///< features whose values fit the first cache
 constexpr int64_t kShort = 8;              ///< terms that are added in float before double takes their sum
-constexpr int64_t kBlockRows = 256;        ///< least rows of a block, and the most blocks, of a sum over rows of
-constexpr int64_t kMostBlocks = 64;        ///< features: the same for any number of threads, and so are the bits
+constexpr int64_t kBlockRows = 256;        ///< least rows of a block, and most blocks, of a sum over
+constexpr int64_t kMostBlocks = 64;        ///< rows; both are the same for any number of threads, so the bits are
 
 struct Dims {
   int64_t n = 1, c = 1, s = 1;  ///< product of the dims before, features, product of the dims after
@@ -74,7 +74,7 @@ void sum_block(const Dims& d, int64_t begin, int64_t end, int64_t first, Count c
   }
 }
 
-/// The sums of a run of elements, in lanes.
+/// Sums a run of elements in several independent partial sums, so that the loop is vectorized.
 template <size_t N, class F>
 Sums<N> sum_run(int64_t begin, int64_t end, const F& f) {
   constexpr int64_t kLanes = 16;
@@ -288,7 +288,7 @@ struct Normalise {
   }
   static float normalised(float x, const Values& v) { return (x - v[0]) * v[1] + v[2]; }
 
-  /// gamma and beta are inputs `parameters` and the next, if there are two more than `others` behind.
+  /// gamma and beta are inputs `parameters` and `parameters` + 1, if they are given. `others`: inputs behind them.
   static Normalise of_call(const KernelCall& call, size_t mean, size_t parameters, size_t others) {
     const bool affine = call.in.size() >= parameters + 2 + others;
     return {call.in[mean].as<float>(), call.in[mean + 1].as<float>(),
@@ -297,7 +297,7 @@ struct Normalise {
   }
 };
 
-/// use(true_type or false_type)
+/// Calls use with std::true_type or std::false_type, so that the flag is a compile-time constant.
 template <class Use>
 CpuKernel with_flag(bool flag, const Use& use) {
   return flag ? use(std::true_type()) : use(std::false_type());

@@ -10,7 +10,8 @@
 namespace trainctl {
 namespace {
 
-/// The gradient of input i is `whole`, which has the output's shape, summed where the input is repeated.
+/// Sets the gradient of input i: `whole`, which has the shape of the output, summed over the dims in which the input is
+/// broadcast.
 void pass_broadcast_grad(GradBuilder& g, int i, TensorId whole) {
   const Shape shape = g.shape(g.in(i));
   if (shape == g.shape(g.out())) {
@@ -30,7 +31,8 @@ void backward_of_div(GradBuilder& g) {
   set_broadcast_grad(g, 1, "scale", {product}, {{"factor", -1.0}});
 }
 
-/// dy goes to the operand that was chosen; equal operands share it, as in PyTorch.
+/// The gradient of max (`largest`) and min: dy goes to the operand that was chosen. Equal operands get half each, as in
+/// PyTorch.
 void backward_of_choice(GradBuilder& g, bool largest) {
   for (int i = 0; i < 2; ++i) {
     if (!g.needs_in_grad(i)) continue;

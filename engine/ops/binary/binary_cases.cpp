@@ -13,7 +13,7 @@ naive::Outputs reference_of_pairs(const naive::Inputs& in, const Attrs&) {
   return naive::map_pairs(in, kF);
 }
 
-/// Sizes of both inputs and of the result. A divisor is not near 0.
+/// Cases with several shapes of both inputs and of the result. Divisors are not near 0.
 std::vector<OpCase> binary_rows() {
   struct Sizes {
     Shape a, b, out;

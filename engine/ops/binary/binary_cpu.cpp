@@ -13,7 +13,7 @@ void span(const float* a, const float* b, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = F{}(a[i], b[i]);
 }
 
-/// NaN if an operand is, as NumPy.
+/// The larger operand, or NaN if either operand is NaN, as in NumPy.
 struct Maximum {
   float operator()(float a, float b) const { return a > b ? a : b >= a ? b : a + b; }
 };

@@ -40,6 +40,7 @@ AttentionSize size_of_apart(Infos in, int64_t d) {
   return {.b = q[0], .t = q[1], .s = q[1], .g = g, .r = q[2] / k[2], .d = d, .e = v[2] / g};
 }
 
+/// Checks the inputs other than the sinks, and returns the sizes of the heads.
 AttentionSize size_of_call(Infos in, const Attrs& attrs) {
   if (in.size() != 4 && in.size() != 6)
     shape_error(fmt::format("cached_attention expects 4 or 6 inputs, but got {}", in.size()));
@@ -60,6 +61,8 @@ AttentionSize size_of_call(Infos in, const Attrs& attrs) {
   return size;
 }
 
+/// The sharding rule without sinks: only the batch and, if the heads are separate or grouped, the kv heads can be
+/// sharded.
 RuleText rule_of_cached(Infos in, const Attrs& attrs) {
   const AttentionSize size = size_of_call(in, attrs);
   const std::string why = "cached attention needs all positions and whole heads on one rank";
@@ -95,7 +98,8 @@ Cost cached_attention_cost(Infos in, Infos out, const Attrs& attrs) {
   return cost;
 }
 
-/// For each part of the keys of a row of queries: the largest score, the sum of exponentials, and the sum of values.
+/// Scratch memory in bytes: for each row of queries and each part of its keys, the largest score, the sum of
+/// exponentials, and the weighted sum of values.
 int64_t scratch_of_parts(const std::vector<Shape>& inputs, const std::vector<Shape>& outputs) {
   const Shape& out = outputs[0];
   return key_parts_bytes(num_elements(out), out[0] * out[1] * out[2], inputs[0][1]);

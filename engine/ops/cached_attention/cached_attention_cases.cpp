@@ -46,6 +46,7 @@ struct NewRows {
   }
 };
 
+/// The output of the new rows, by the definition of attention.
 Outputs cached_attention(const Inputs& in, const Attrs& attrs) {
   const NewRows n(in, attrs);
   const double scale = attrs.number("scale", 1.0), softcap = attrs.number("softcap", 0);

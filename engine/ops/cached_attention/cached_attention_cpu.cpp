@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kDotLanes = 16;
 
-/// The sum in a fixed order that the compiler can vectorize.
+/// The dot product of two vectors, summed in a fixed order that the compiler can vectorize.
 float dot(const float* a, const float* b, int64_t n) {
   float lanes[kDotLanes] = {}, total = 0;
   int64_t i = 0;
@@ -63,7 +63,8 @@ class CachedAttention {
       for (int64_t i = 0; i < n_.t; ++i) attend(b, g, r, i, scores);
   }
 
-  /// The output of row i of query head r of kv head g in sample b. `scores`: room for a score per position.
+  /// Computes the output of row i of query head r of kv head g in sample b. `scores`: memory for one score per
+  /// position.
   void attend(int64_t b, int64_t g, int64_t r, int64_t i, float* scores) const {
     float* const out = out_ + offset_of(a_.heads.out, b, g, r, i);
     std::fill_n(out, n_.e, 0.0f);

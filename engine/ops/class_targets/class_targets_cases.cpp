@@ -20,7 +20,7 @@ Outputs class_targets(const Inputs& in, const Attrs& attrs) {
   })};
 }
 
-/// Determines only the shape.
+/// The prediction, of which the op uses only the shape.
 CaseInput logits_of_targets(Shape shape) { return {.shape = std::move(shape), .differentiable = false}; }
 
 Attrs weights_of(int64_t classes, double smoothing) {

@@ -63,7 +63,7 @@ Attrs first_dim_attrs(const LayerContext& layer) {
   return attrs;
 }
 
-/// May return a dim that does not exist: the op reports it.
+/// The dim that a field names, counted from the front. It may not exist: the op then reports the error.
 int64_t dim_of(const LayerContext& layer, std::string_view field) {
   const int64_t dim = layer.attrs.integer(field);
   return dim < 0 ? dim + static_cast<int64_t>(layer.shape().size()) : dim;

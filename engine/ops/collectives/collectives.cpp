@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kWhyNot = "hybrid_parallel leaves layouts to the job: activations are not cut";
 
-/// Inputs and outputs share no letters: nothing may be cut.
+/// A rule in which inputs and outputs share no letters, so that no dim can be sharded.
 RuleText collective_rule(Infos in, const Attrs&) {
   const size_t ndim = in[0].shape.size();
   const std::string all = letters(2 * ndim);
@@ -28,7 +28,7 @@ std::vector<TensorInfo> infer_same(std::string_view op, Infos in) {
   return {in[0]};
 }
 
-/// `in` with `dim` multiplied or divided by the group's size.
+/// Multiplies dim `dim` of the shape by the size of the group.
 void grow(std::string_view op, TensorInfo& info, int64_t dim, int64_t group_size) {
   if (dim < 0 || dim >= static_cast<int64_t>(info.shape.size())) {
     shape_error(fmt::format("{}: there is no dim {} in {}", op, dim, to_string(info)));

@@ -28,20 +28,20 @@ TensorId loss_node(LayerBuilder& b, const char* op, std::vector<TensorId> inputs
   return b.emit(op, std::move(inputs), std::move(attrs), name)[0];
 }
 
-/// Sums over the last dim.
+/// The sum of each row of x over the last dim.
 TensorId row_sum(LayerBuilder& b, TensorId x, bool keep_dims, const std::string& name) {
   const auto last = static_cast<int64_t>(b.shape(x).size()) - 1;
   return loss_node(b, "reduce_sum", {x}, {{"dims", Ints{last}}, {"keep_dims", keep_dims}, {"scale", 1.0}}, name);
 }
 
-/// The squared norm of each row, and kLeastSquare.
+/// The squared norm of each row plus kLeastSquare.
 TensorId square_norm(LayerBuilder& b, TensorId x, bool keep_dims, const std::string& name) {
   const TensorId squares = loss_node(b, "pow", {x}, {{"exponent", 2.0}}, name + ".squares");
   const TensorId sum = row_sum(b, squares, keep_dims, name + ".sum");
   return loss_node(b, "scale", {sum}, {{"factor", 1.0}, {"shift", kLeastSquare}}, name + ".square");
 }
 
-/// Rows of length 1.
+/// The rows of x divided by their norms.
 TensorId normalized(LayerBuilder& b, TensorId x, const std::string& name) {
   const TensorId inverse =
       loss_node(b, "pow", {square_norm(b, x, true, name)}, {{"exponent", -0.5}}, name + ".inverse");
@@ -111,6 +111,7 @@ TensorId log_losses(LayerBuilder& b, TensorId queries, TensorId keys, double tem
   return loss;
 }
 
+/// The losses of all queries and, with symmetric, half of each of the losses of queries and of keys.
 TensorId info_nce(LossLayers& layers, const LossInputs& inputs, const Attrs& attrs) {
   const std::vector<TensorId>& outputs = inputs.outputs;
   const double temperature = attrs.number("temperature");

@@ -30,6 +30,7 @@ Window window_of(const TensorInfo& weight, const Attrs& attrs) {
   return window;
 }
 
+/// Checks the images, the weight and the window, and returns the shape of the output.
 std::vector<TensorInfo> infer_conv2d(Infos in, const Attrs& attrs) {
   const Epilogue epilogue = epilogue_of(attrs);
   const size_t fused = epilogue.bias ? 1 : 0;
@@ -54,8 +55,8 @@ std::vector<TensorInfo> infer_conv2d(Infos in, const Attrs& attrs) {
   return {out};
 }
 
-/// A grouped convolution that is not the first node of its layer: the channels of its input are one factor there, which
-/// cannot be cut into groups.
+/// The rule of a grouped convolution that is not the first node of its layer. The channels of its input are a single
+/// factor of the layer, which cannot be divided into groups, so the rule does not shard them.
 RuleText whole_channels_rule(const Attrs& attrs) {
   const bool last = is_channels_last(attrs);
   return {image_letters("c", "hw", last) + ",kdrs->" + image_letters("k", "pq", last), "hwpqrskcd",

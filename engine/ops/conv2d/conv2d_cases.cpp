@@ -21,6 +21,7 @@ double under_window(const Tensor64& x, bool last, const Window& w, int64_t n, in
   return pixel_or_zero(x, last, n, c, place[0], place[1]);
 }
 
+/// The convolution by its definition: each output is the sum over the pixels under its window.
 Outputs conv2d(const Inputs& in, const Attrs& attrs) {
   const bool last = is_channels_last(attrs);
   const Shape& weight = in[1].shape;
@@ -33,7 +34,7 @@ Outputs conv2d(const Inputs& in, const Attrs& attrs) {
   const Tensor64 sums = make(y.shape(last), [&](const Index& i) {
     const Pixel at = pixel_of(i, last);
     double sum = epilogue.bias ? in[2].values[static_cast<size_t>(at.c)] : 0;
-    // By offsets rather than indices: finite differences call this for each element of each case.
+    // Offsets are faster than indices, and finite differences call this function for each element of each case.
     const double* factor = in[1].values.data() + at.c * weight[1] * weight[2] * weight[3];
     const double* image = in[0].values.data() + at.n * of_x.n + at.c / k_of_group * weight[1] * of_x.c;
     for (int64_t c = 0; c < weight[1]; ++c) {

@@ -55,6 +55,7 @@ struct Placement {
   }
 };
 
+/// The forward convolution as oneDNN describes it; its gradients need this description too.
 dnnl::convolution_forward::primitive_desc forward_of(const ConvShape& s, bool bias, const dnnl::primitive_attr& attr) {
   const Descs x = images(s.x, s.channels_last), w = weights(s), y = images(s.y, s.channels_last);
   const memory::desc b({s.y.c}, memory::data_type::f32, Tag::a);

@@ -22,7 +22,7 @@ const char* name_of(ConvKind kind) {
   return "";
 }
 
-/// With the bias, if the problem has one.
+/// Computes the convolution, including the bias if the problem has one, by the engine's own kernel.
 CudaKernel by_own_kernel(const ConvProblem& problem, CudaScratch* scratch) {
   if (problem.kind == ConvKind::weight) {
     if (CudaKernel tiles = weight_grad_by_tiles(problem.shape, problem.tensors, scratch)) return tiles;
@@ -35,7 +35,8 @@ CudaKernel by_own_kernel(const ConvProblem& problem, CudaScratch* scratch) {
   };
 }
 
-/// Null in f16 if the library does not compute it.
+/// The convolution by cuDNN or else by the engine's own kernel. Null in f16 if cuDNN does not compute it, because the
+/// own kernel does not take f16.
 CudaKernel convolution(const CudaKernelCall& call, ConvProblem problem) {
   const bool is_f16 = problem.tensors.x.dtype == DType::f16;
   problem.tf32 = call.tf32 || call.attrs.flag("tf32");
@@ -53,7 +54,8 @@ CudaKernel convolution(const CudaKernelCall& call, ConvProblem problem) {
   return is_f16 ? nullptr : by_own_kernel(problem, call.scratch);
 }
 
-/// The kernel of a fused op, with its own operands; of a bias, along the channels.
+/// Prepares a fused op (bias or activation) as a separate kernel with operands `in` and `out`. A bias is added along
+/// the channels.
 CudaKernel apart(const CudaKernelCall& call, const KernelDef& def, std::vector<TensorArg> in, TensorArg out) {
   CudaKernelCall one = call;
   if (!is_channels_last(call.attrs)) one.attrs.set("dim", int64_t{1});

@@ -35,6 +35,7 @@ Ints padding_of_rows(const LayerContext& layer, const Window& window) {
   return {0, 0, given.at(0), given.back()};
 }
 
+/// Emits a convolution of images: the padding by a mode, the convolution, and the bias.
 TensorId emit_conv2d(LayerContext& layer) {
   expect_images(layer);
   const Attrs& fields = layer.attrs;
@@ -91,6 +92,7 @@ TensorId with_zeros(LayerBuilder& b, TensorId images, const Window& window, Two 
   return b.emit("pad", {images}, {{"before", Ints(4)}, {"after", after}, {"value", 0.0}}, "padded")[0];
 }
 
+/// Emits a transposed convolution of images, and the bias.
 TensorId emit_conv_transpose2d(LayerContext& layer) {
   expect_images(layer);
   const Attrs& fields = layer.attrs;
@@ -123,6 +125,7 @@ TensorId emit_rows(LayerContext& layer, TensorId images, const Init& init) {
   return b.emit("reshape", {images}, {{"shape", Shape{shape[0], shape[1], shape[3]}}})[0];
 }
 
+/// Emits a transposed convolution of rows as one of images of height 1.
 TensorId emit_conv_transpose1d(LayerContext& layer) {
   const Shape in = layer.shape();
   if (in.size() != 3)
@@ -139,7 +142,7 @@ TensorId emit_conv_transpose1d(LayerContext& layer) {
   const Init init = linear_init(channels / groups * kernel);
   const TensorId w = layer.weight({in[1], channels / groups, 1, kernel}, init);
   TensorId x = layer.inputs[0];
-  if (groups > 1) {  // so that the groups can be cut
+  if (groups > 1) {  // the groups become a dim of their own, so that they can be sharded
     attrs.set("groups", groups);
     x = b.emit("reshape", {x}, {{"shape", Shape{in[0], groups, in[1] / groups, 1, in[2]}}}, "groups")[0];
   }
@@ -148,6 +151,7 @@ TensorId emit_conv_transpose1d(LayerContext& layer) {
   return emit_rows(layer, b.emit("conv_transpose2d", {x, w}, attrs, "conv_transpose2d")[0], init);
 }
 
+/// Emits a convolution of rows as one of images of height 1.
 TensorId emit_conv1d(LayerContext& layer) {
   const Shape in = layer.shape();
   if (in.size() != 3) shape_error(fmt::format("conv1d needs an input [n, c, length], but got {}", to_string(in)));

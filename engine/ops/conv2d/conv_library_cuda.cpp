@@ -38,7 +38,7 @@ bool is_aligned(const TensorArg& tensor) { return reinterpret_cast<uintptr_t>(te
 
 int64_t image_bytes(const Images& i, DType dtype) { return i.c * i.pixels() * byte_size(dtype); }
 
-/// One operand that is images, in one call: in place, or in a copy in scratch memory.
+/// An image operand of one call of cuDNN: it is read or written in place, or through a copy in scratch memory.
 struct ImageOperand {
   TensorArg whole;
   int64_t channels = 0, copied_channels = 0;  ///< channels first: a copy is one row
@@ -61,12 +61,12 @@ class LibraryCalls {
     const ConvShape& s = problem.shape;
     weight_ = {s.y.c, s.x.c / s.groups, s.window.kernel[0] * s.window.kernel[1]};
     call_weight_ = {call_.y.c, call_.x.c / s.groups, weight_.window, s.channels_last};
-    // One channel, or a window of one pixel, has one order.
+    // If there is one channel, or a window of one pixel, both layouts of the weight have the same element order.
     const bool same_order = !s.channels_last || weight_.c == 1 || weight_.window == 1;
     weight_in_place_ = same_order && weight_.size() == call_weight_.size() && is_aligned(problem.tensors.w);
   }
 
-  /// Scratch memory that the copies of the images leave for the library.
+  /// The scratch memory in bytes that is left for cuDNN next to the copies of the images.
   int64_t most_workspace() const { return kMostCudnnWorkspace - x_.room - y_.room; }
 
   /// The convolution of one call as cuDNN plans it.
@@ -136,7 +136,7 @@ class LibraryCalls {
     };
   }
 
-  /// Type of the weight, or of its gradient, in a call.
+  /// The type of the weight, or of the gradient of the weight, in a call of cuDNN.
   DType weight_type() const {
     return problem_.kind == ConvKind::weight && !way_.rounded ? DType::f32 : problem_.tensors.x.dtype;
   }
@@ -180,13 +180,13 @@ class LibraryCalls {
   bool weight_in_place_ = false;
 };
 
-/// A way and an engine.
+/// A choice of how to compute a convolution: the way (conv_ways.h) and the name of the engine of cuDNN.
 struct Choice {
   ConvWay way;
   std::string engine;
 
   std::string text() const { return to_string(way) + ":" + engine; }
-  /// slices 0 for another text.
+  /// Parses what text() wrote. For any other text, the result has 0 slices.
   static Choice parse(const std::string& text) {
     const size_t colon = text.find(':');
     if (colon == std::string::npos) return {{.slices = 0}, ""};
@@ -194,11 +194,13 @@ struct Choice {
   }
 };
 
-/// A weight gradient without the library: its only deterministic engine does not split the windows over blocks, and so
-/// leaves most of the GPU idle. These stand for it where the name of an engine is expected:
+/// Names of the engine's own kernels of weight gradients, in the place of the name of an engine of cuDNN. They exist
+/// because the only deterministic engine of cuDNN does not split the windows over blocks, and leaves most of the GPU
+/// idle.
 constexpr const char *kTiles = "tiles", *kProduct = "product";
 
-/// Returns whether it is one product of two matrices: windows of a pixel, in place.
+/// Returns whether the weight gradient is one product of two matrices that can be read in place: the windows are single
+/// pixels without gaps.
 bool is_product(const ConvProblem& problem) {
   const ConvShape& s = problem.shape;
   const Window pixel;
@@ -206,7 +208,7 @@ bool is_product(const ConvProblem& problem) {
          s.window.before == pixel.before && s.x.size == s.y.size && s.x.n * s.x.pixels() * s.x.c * s.y.c > 0;
 }
 
-/// Null if there is no kernel.
+/// Computes the weight gradient as a matrix product. Null if no kernel can compute that product.
 CudaKernel product(const ConvProblem& problem, CudaScratch* scratch) {
   const ConvShape& s = problem.shape;
   const ConvTensors& t = problem.tensors;
@@ -272,7 +274,7 @@ std::string add_candidates(const ConvProblem& problem, ConvWay way, size_t most,
       if (CudnnPlanPtr plan = engines->plan(i)) candidates.push_back({{way, engines->names()[i]}, std::move(plan)});
     }
     if (candidates.size() > there) return "";
-    if (engines->fault() == before) continue;  // once for many slices
+    if (engines->fault() == before) continue;  // the same fault is reported once for many numbers of slices
     before = engines->fault();
     tried += (tried.empty() ? "" : "; ") + to_string(way) + (slices == 1 ? " call: " : " calls: ") + before;
   }
@@ -306,7 +308,7 @@ std::vector<Candidate> candidates_of(const ConvProblem& problem, size_t most, st
   return candidates;
 }
 
-/// Operands with the same sizes and alignment, in separate memory.
+/// The same problem with operands of equal sizes and alignment in the memory of the trial.
 ConvProblem copy_of(const ConvProblem& problem, cuda::Trial& trial) {
   ConvProblem copy = problem;
   const auto replace = [&](TensorArg& tensor) {
@@ -339,7 +341,8 @@ size_t fastest_of(const ConvProblem& problem, const std::vector<Candidate>& cand
       }
     };
     float time = trial.milliseconds(once, 1);
-    const bool hopeless = time < 0 || (best >= 0 && time > 2 * best + 0.05f);  // some take 100 times as long
+    // Some engines take 100 times as long as the best.
+    const bool hopeless = time < 0 || (best >= 0 && time > 2 * best + 0.05f);
     if (!hopeless && runs > 1) time = trial.milliseconds(once, runs);
     if (time >= 0 && (best < 0 || time < best)) best = time;
     return time;
@@ -355,6 +358,7 @@ std::string key_of(const ConvProblem& problem) {
   return key;
 }
 
+/// Chooses the candidate for a problem: the kept choice, else the first one for small problems, else the fastest one.
 Candidate choose(const ConvProblem& problem, std::string& tried) {
   KeptChoices& kept = cuda::choices_of_device("convolutions", cuda::cudnn_version());
   const std::string key = key_of(problem);
@@ -375,7 +379,7 @@ Candidate choose(const ConvProblem& problem, std::string& tried) {
   return first;
 }
 
-/// One for each problem, device and library, shared by equal layers; also remembers that there is none.
+/// The candidate that was chosen for a problem on a device, shared by equal layers. It also records that there is none.
 struct Shared {
   Candidate candidate;
   std::string tried;

@@ -14,15 +14,17 @@ constexpr int64_t kMostIndex = int64_t{1} << 31;
 int64_t up_to(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// The parts that take least time: enough blocks for all multiprocessors, in whole waves, but few sums to write and
-/// read. In units of one step of a block through kTileDepth windows, about 0.9 us, in which memory moves 3.7 MB.
+/// The number of parts into which the windows are divided so that the estimated time is least: enough blocks for all
+/// multiprocessors in whole waves (`at_once` blocks run at once), but few partial sums to write and read. The unit of
+/// time is one step of a block through kTileDepth windows, about 0.9 us, in which 3.7 MB can be moved. `steps`: steps
+/// through all windows; `part_bytes`: size of the sums of one part.
 int64_t fastest_parts(int64_t tiles, int64_t steps, int64_t most, int64_t part_bytes, int64_t at_once) {
   constexpr double kStepsToStart = 8, kBytesOfStep = 3.7e6;
   int64_t best = 1;
   double best_time = 0;
   for (int64_t parts = 1; parts <= std::min(most, steps); ++parts) {
     const int64_t of_part = ceil_div(steps, parts);
-    if (ceil_div(steps, of_part) != parts) continue;  // some would be empty
+    if (ceil_div(steps, of_part) != parts) continue;  // some parts would be empty
     const double waves = static_cast<double>(ceil_div(tiles * parts, at_once));
     const double time = waves * (static_cast<double>(of_part) + kStepsToStart) +
                         2 * static_cast<double>(parts * part_bytes) / kBytesOfStep;
@@ -33,7 +35,7 @@ int64_t fastest_parts(int64_t tiles, int64_t steps, int64_t most, int64_t part_b
   return best;
 }
 
-/// Rows of a tile that waste fewest rows.
+/// The number of rows of a tile, 64 or 128, with which the last tile wastes fewest rows.
 int64_t tile_rows(int64_t rows) { return up_to(rows, 64) < up_to(rows, 128) ? 64 : 128; }
 
 }  // namespace

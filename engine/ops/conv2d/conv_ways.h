@@ -22,9 +22,9 @@ struct ConvWay {
 
   bool operator==(const ConvWay&) const = default;
 };
-/// "1", "4+padded", "1+fused", "2+padded+rounded"
+/// The number of slices and the flags as text, such as "1", "4+padded", "1+fused" or "2+padded+rounded".
 std::string to_string(const ConvWay& way);
-/// Parses text that to_string wrote; slices 0 for other text.
+/// Parses text that to_string wrote. For any other text, the result has 0 slices.
 ConvWay parse_way(const std::string& text);
 
 /// Channels-last engines for tensor cores read 16 bytes at a time: the channels must be a multiple of this.

@@ -16,7 +16,7 @@
 namespace trainctl {
 namespace {
 
-/// The windows of a volume along its depth.
+/// The parameters of the windows of a volume along its depth.
 struct DepthWindows {
   int64_t count, kernel, stride, dilation;
 
@@ -117,7 +117,7 @@ TensorId emit_conv3d(LayerContext& layer) {
                     "and {}; use a stride, or swap the depth with a shorter dim",
                     kMaxLayerOutputs, to_string(x), windows.count, windows.kernel));
   LayerBuilder& b = layer.builder;
-  // With the depth merged into the channels, as the slices are: the same elements in the same order.
+  // The depth of the weight is merged into the channels, like that of the slices: the elements keep their order.
   const Shape shape = {channels, x[1] / groups * kernel[0], kernel[1], kernel[2]};
   const Init init = linear_init(num_elements(shape) / channels);
   const TensorId w = layer.weight(shape, init),

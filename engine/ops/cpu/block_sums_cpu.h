@@ -13,7 +13,7 @@ namespace trainctl::cpu {
 /// Sums over blocks of items. The blocks, and the order in which their sums are added, depend only on the sizes.
 class BlockSums {
  public:
-  /// `block`: items per block; `elements`: of an item, which decide how many threads are worth waking.
+  /// `block`: items per block. `elements`: elements per item, which determine how many threads are worth waking.
   BlockSums(int threads, int64_t items, int64_t block, int64_t elements)
       : threads_(threads),
         items_(items),

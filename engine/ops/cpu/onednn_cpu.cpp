@@ -7,14 +7,16 @@
 
 #include "engine/base/error.h"
 
-extern "C" void omp_set_num_threads(int threads);  // libgomp's, which oneDNN uses; per thread
+// A function of libgomp, which oneDNN uses; it sets the number for the calling thread.
+extern "C" void omp_set_num_threads(int threads);
 
 namespace trainctl::cpu {
 namespace {
 
 constexpr size_t kAlignment = 64;
 
-/// Grows while kernels are prepared, so its address may change: each run looks it up.
+/// The scratch memory of all kernels that this thread prepares. It grows while kernels are prepared, and its address
+/// may change then, so each run looks the address up.
 class SharedMemory {
  public:
   ~SharedMemory() { std::free(data_); }

@@ -48,7 +48,7 @@ struct Loops {
     return size[ndim];
   }
 
-  /// Calls f(offset of each operand), in order; once for a nest without loops.
+  /// Calls f(offset of each operand) for each iteration, in order. A nest without loops has one iteration.
   template <class F>
   void run(F f) const {
     std::array<int64_t, N> at{};

@@ -16,10 +16,11 @@
 namespace trainctl::cpu {
 namespace {
 
-/// Longer than the kernels that run on one thread, and than threads with equal parts differ.
-constexpr auto kLooksFor = std::chrono::microseconds(500);
-/// The same where threads share processors, so that looking takes time from the others.
-constexpr auto kLooksForOnShared = std::chrono::microseconds(20);
+using Time = std::chrono::microseconds;
+constexpr Time kLeastLook{20};
+/// The longest time for which a thread looks before it sleeps. It is longer than kernels that run on one thread take,
+/// and longer than threads with equal parts differ.
+constexpr Time kMostLook{500};
 
 /// The processors on which this thread may run, or 1 if there are too many to ask for.
 int processors() {
@@ -33,18 +34,32 @@ inline void pause() {
 #endif
 }
 
-/// Returns when `value` is no longer `old`.
-template <class T>
-void wait_for_change(const std::atomic<T>& value, T old, std::chrono::microseconds looks_for) {
-  constexpr int kLooksPerClock = 64;
-  for (const auto end = std::chrono::steady_clock::now() + looks_for; std::chrono::steady_clock::now() < end;) {
-    for (int i = 0; i < kLooksPerClock; ++i) {
-      if (value.load(std::memory_order_acquire) != old) return;
-      pause();
+/// Waits for a value to change by looking at it before sleeping. The time for which it looks becomes shorter each time
+/// the thread looked in vain, for example because other programs use the processors.
+class Look {
+ public:
+  /// Returns when `value` is no longer `old`.
+  template <class T>
+  void wait_for_change(const std::atomic<T>& value, T old, Time most) {
+    constexpr int kLooksPerClock = 64;
+    length_ = std::min(length_, most);
+    for (const auto end = Clock::now() + length_; Clock::now() < end;) {
+      for (int i = 0; i < kLooksPerClock; ++i) {
+        if (value.load(std::memory_order_acquire) != old) {
+          length_ = std::min(2 * length_, most);
+          return;
+        }
+        pause();
+      }
     }
+    length_ = std::max(length_ / 4, kLeastLook);
+    value.wait(old);
   }
-  value.wait(old);
-}
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Time length_ = kMostLook;
+};
 
 class Workers {
  public:
@@ -56,13 +71,14 @@ class Workers {
 
   void grow(int workers) {
     if (static_cast<int>(workers_.size()) >= workers) return;
-    looks_for_ = processors() > workers ? kLooksFor : kLooksForOnShared;
+    most_look_ = processors() > workers ? kMostLook : kLeastLook;
     workers_.reserve(static_cast<size_t>(workers));
     while (static_cast<int>(workers_.size()) < workers) {
       const int part = static_cast<int>(workers_.size()) + 1;
       auto worker = std::make_unique<Worker>();
       worker->thread = std::thread([this, part, &mine = *worker] { work(part, mine.round); });
-      workers_.push_back(std::move(worker));  // a worker whose thread could not start is not one
+      // Added only now: a worker whose thread could not start is not in the list.
+      workers_.push_back(std::move(worker));
     }
   }
 
@@ -74,7 +90,8 @@ class Workers {
     pending_ = parts - 1;
     for (int i = 0; i < parts - 1; ++i) workers_[static_cast<size_t>(i)]->begin_round();
     body(context, 0);
-    for (int left = pending_.load(); left != 0; left = pending_.load()) wait_for_change(pending_, left, looks_for_);
+    for (int left = pending_.load(); left != 0; left = pending_.load())
+      look_.wait_for_change(pending_, left, most_look_);
   }
 
  private:
@@ -89,8 +106,9 @@ class Workers {
   };
 
   void work(int part, const std::atomic<uint32_t>& round) {
+    Look look;
     for (uint32_t seen = 0;; ++seen) {
-      wait_for_change(round, seen, looks_for_);
+      look.wait_for_change(round, seen, most_look_);
       if (stop_) return;
       body_(context_, part);
       if (pending_.fetch_sub(1) == 1) pending_.notify_one();
@@ -98,7 +116,8 @@ class Workers {
   }
 
   std::vector<std::unique_ptr<Worker>> workers_;
-  std::atomic<std::chrono::microseconds> looks_for_{kLooksForOnShared};
+  std::atomic<Time> most_look_{kLeastLook};
+  Look look_;  // of the calling thread
   std::atomic<int> pending_ = 0;
   std::atomic<bool> stop_ = false;
   void (*body_)(const void*, int) = nullptr;  // these two are written before a round begins

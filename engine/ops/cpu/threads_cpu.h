@@ -28,7 +28,7 @@ void over_range(int threads, int64_t n, int64_t least, const F& body) {
   run_parts(parts, [&](int part) { body(n * part / parts, n * (part + 1) / parts); });
 }
 
-/// Elements of an element-wise kernel that are worth waking a thread for.
+/// The least elements of an element-wise kernel per thread: for fewer, waking a thread takes longer than the work.
 inline constexpr int64_t kElementsPerThread = 1 << 14;
 
 /// over_range for the elements of an element-wise kernel: ranges begin at multiples of a cache line.

@@ -27,7 +27,7 @@ struct Pool {
     return pool;
   }
 
-  /// Independent pieces: images, or single channels of them.
+  /// The number of independent pieces: whole images if channels are last, else single channels of images.
   int64_t pieces() const { return channels_last ? x.n : x.n * x.c; }
   int64_t channels() const { return channels_last ? x.c : 1; }  ///< channels of a piece, next to each other in memory
 
@@ -46,7 +46,8 @@ struct Pool {
     });
   }
 
-  /// A window's pixels in the image, along one side: every window.dilation[d]th from `first` on.
+  /// The pixels of a window that are inside the image, along one side: every window.dilation[d]th pixel from `first`
+  /// on.
   struct Span {
     int64_t first, end;
     int64_t counted;  ///< pixels that a mean divides by

@@ -26,6 +26,7 @@ size_t lengths_given(const Attrs& attrs) {
   return (attrs.flag("input_lengths") ? 1u : 0u) + (attrs.flag("label_lengths") ? 1u : 0u);
 }
 
+/// Checks the shapes and types of the inputs of ctc, which `more` further inputs follow.
 void expect_ctc_inputs(std::string_view op, Infos in, const Attrs& attrs, size_t more) {
   const size_t inputs = 2 + lengths_given(attrs);
   expect_inputs(op, in, inputs + more, inputs + more);
@@ -45,7 +46,7 @@ void expect_ctc_inputs(std::string_view op, Infos in, const Attrs& attrs, size_t
                      "blank");
 }
 
-/// Each state of each step once forwards and once backwards, and the softmax.
+/// The cost: each state of each step is visited once forwards and once backwards, and the softmax is computed.
 Cost ctc_cost(Infos in, Infos out, const Attrs&) {
   Cost cost = traffic_cost(in, out, 0);
   const auto states = static_cast<double>(2 * in[1].shape[1] + 1);
@@ -54,7 +55,8 @@ Cost ctc_cost(Infos in, Infos out, const Attrs&) {
   return cost;
 }
 
-/// By row: alpha of all steps, the sums of e^logit, five rows of states, and the order of equal labels (ctc_cuda.cu).
+/// Scratch memory in bytes. Each row of the batch needs alpha of all steps, the sums of e^logit, five rows of states,
+/// and the order of equal labels (ctc_cuda.cu).
 int64_t lattice_scratch(const std::vector<Shape>& inputs, const std::vector<Shape>&) {
   const Shape &logits = inputs[0], &labels = inputs[1];
   return 8 * logits[0] * ((2 * labels[1] + 1) * (logits[1] + 5) + logits[1]);
@@ -70,7 +72,7 @@ KernelExample ctc_example(const char* what, bool is_gradient) {
   return shown;
 }
 
-/// A field with one number per sample, as [n].
+/// Reshapes a sample field that has one number per sample to [n].
 TensorId row_numbers(LayerBuilder& b, TensorId field, const std::string& name) {
   const Shape& shape = b.shape(field);
   if (shape.size() == 1) return field;
@@ -79,6 +81,7 @@ TensorId row_numbers(LayerBuilder& b, TensorId field, const std::string& name) {
   return b.emit("reshape", {field}, {{"shape", Shape{shape[0]}}}, name)[0];
 }
 
+/// The layer before the loss: reads the labels and lengths of the samples, and computes the loss of each row.
 TensorId ctc_rows(LossLayers& layers, const LossInputs& inputs, const Attrs& attrs) {
   LayerBuilder& b = layers.add("ctc");
   Attrs of_op{{"blank", attrs.integer("blank")}, {"by_length", !inputs.sums}};

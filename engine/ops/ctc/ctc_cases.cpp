@@ -8,7 +8,8 @@ namespace {
 
 using namespace naive;
 
-/// -log of the sum of the probabilities of all paths, by the classes that they emit: no states, no logarithms.
+/// The loss by its definition: -log of the sum of the probabilities of all sequences of classes that reduce to the
+/// label. It uses neither the states of the lattice nor sums of logarithms.
 double ctc_row_loss(const Tensor64& logits, const std::vector<int64_t>& label, int64_t row, int64_t steps,
                     int64_t blank) {
   const int64_t classes = logits.shape[2];
@@ -32,6 +33,7 @@ double ctc_row_loss(const Tensor64& logits, const std::vector<int64_t>& label, i
   return -std::log(all);
 }
 
+/// The loss of each row, with the lengths and the options of the attrs.
 Tensor64 ctc_losses(const Inputs& in, const Attrs& attrs) {
   const int64_t blank = attrs.integer("blank"), most = in[1].shape[1];
   size_t next = 2;
@@ -78,7 +80,7 @@ Attrs ctc_attrs(int64_t blank, bool by_length = true, bool steps = false, bool c
   return attrs;
 }
 
-/// Lengths, empty labels, labels that no path emits, and types.
+/// Cases with lengths of inputs and labels, empty labels, labels that no path emits, and several types.
 std::vector<KernelCase> ctc_kernels() {
   using Fill = CaseOperand::Fill;
   std::vector<KernelCase> calls;

@@ -20,7 +20,7 @@ namespace {
 /// A row of the batch and the memory of one thread.
 class CtcRow {
  public:
-  /// Doubles of one thread.
+  /// The number of doubles that one thread needs.
   static int64_t memory(const CtcCall& c) { return c.most_states() * (c.steps + 3) + c.steps + c.classes; }
 
   CtcRow(const CtcCall& c, const float* logits, int64_t row, double* memory)
@@ -37,7 +37,7 @@ class CtcRow {
     check_row(row);
   }
 
-  /// -log p; infinity if no path emits the labels.
+  /// Computes alpha for all steps. Returns -log p of the labels, or infinity if no path emits them.
   double forwards() const {
     for (int64_t t = 0; t < steps_; ++t) {
       const float* x = x_ + t * c_.classes;
@@ -56,7 +56,7 @@ class CtcRow {
 
   int64_t count() const { return count_; }
 
-  /// dx = slope * (softmax - share of the paths). After forwards(), whose result is `loss`.
+  /// Computes dx = slope * (softmax - share of the paths). Must follow forwards(), whose result is `loss`.
   void backwards(double loss, double slope, float* dx) const {
     std::fill(dx + steps_ * c_.classes, dx + c_.steps * c_.classes, 0.0f);
     double *const beta = beta_, *const after = beta_ + c_.most_states(), *const shares = shares_;

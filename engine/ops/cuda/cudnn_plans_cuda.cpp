@@ -22,14 +22,15 @@ namespace {
 
 namespace fe = cudnn_frontend;
 
-constexpr size_t kOldest = 91501;  // before, attention is wrong at lengths that are not multiples of 128
+// 9.15.1: in older versions attention is wrong at lengths other than multiples of 128.
+constexpr size_t kOldest = 91501;
 
 std::string in_words(size_t version) {
   return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);
 }
 
-/// Throws EnvError if it is missing or too old.
+/// Opens cuDNN and the libraries that its front end needs. Throws EnvError if one is missing or too old.
 void open_library() {
   // The front end opens CUDA's runtime by this name, and finds what is open already.
   const DynamicLibrary runtime("the CUDA runtime, which the cuDNN front end needs",
@@ -48,7 +49,7 @@ void open_library() {
   fe::cudnn_dlhandle = library.handle();
 }
 
-/// For the current device. Throws EnvError if the library refuses it.
+/// The handle of cuDNN for the current device. Throws EnvError if cuDNN refuses the device.
 cudnnHandle_t handle_of_device() {
   static std::mutex mutex;
   static std::map<int, cudnnHandle_t> by_device;
@@ -67,11 +68,11 @@ cudnnHandle_t handle_of_device() {
 using fe::graph::Tensor_attributes;
 using Tensor = std::shared_ptr<Tensor_attributes>;
 
-/// With what the front end knows of each engine, not only of the one that it chose.
+/// A graph of the front end that gives access to every engine, not only to the one that the front end chooses.
 class Graph : public fe::graph::Graph {
  public:
   int64_t chosen() const { return plans.candidate; }
-  /// Checks that an engine is permitted, has room enough, and computes this graph. Builds nothing.
+  /// Checks that an engine is permitted, fits the workspace and supports this graph. Builds nothing.
   fe::error_t support_of(int64_t engine) { return plans.check_support_at_index(engine); }
 };
 
@@ -104,7 +105,7 @@ class Plan : public CudnnPlan {
   int64_t engine_, workspace_;
 };
 
-/// Ids count from 1 in the order of the signature.
+/// Adds an input tensor to the graph. `id`: its position in the signature, counted from 1.
 Tensor input(Graph& graph, const CudnnTensor& tensor, int64_t id, fe::DataType_t type) {
   return graph.tensor(
       Tensor_attributes().set_uid(id).set_dim(tensor.dims).set_stride(tensor.strides).set_data_type(type));
@@ -114,7 +115,7 @@ void set_output(const Tensor& to, const CudnnTensor& tensor, int64_t id, fe::Dat
   to->set_output(true).set_uid(id).set_dim(tensor.dims).set_stride(tensor.strides).set_data_type(type);
 }
 
-/// Null if the library has no engine that is permitted.
+/// Builds the plan of a graph. Null if no engine is left without the `refused` numerical notes.
 CudnnPlanPtr build(std::shared_ptr<Graph> graph, const std::vector<fe::NumericalNote_t>& refused) {
   const cudnnHandle_t handle = handle_of_device();
   if (graph->validate().is_bad() || graph->build_operation_graph(handle).is_bad()) return nullptr;
@@ -128,7 +129,7 @@ CudnnPlanPtr build(std::shared_ptr<Graph> graph, const std::vector<fe::Numerical
   return std::make_shared<Plan>(std::move(graph), engine, workspace);
 }
 
-/// One plan for each signature and device; also remembers that there is none.
+/// The plan of a signature on the current device, made at the first call. It also records that there is none (null).
 template <class Make>
 CudnnPlanPtr shared(const std::string& signature, const Make& make) {
   static std::mutex mutex;
@@ -152,6 +153,7 @@ void set_mask(Options& options, const CudnnAttention& a) {
   if (a.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(a.window));  // key + window > row
 }
 
+/// Builds the graph of attention or its gradient, and its plan.
 CudnnPlanPtr make(const CudnnAttention& a) {
   const auto graph = std::make_shared<Graph>();
   const fe::DataType_t type = type_of(a.dtype), floats = fe::DataType_t::FLOAT;
@@ -178,6 +180,7 @@ CudnnPlanPtr make(const CudnnAttention& a) {
   return build(graph, {fe::NumericalNote_t::NONDETERMINISTIC});
 }
 
+/// Builds the graph of a convolution or of one of its gradients, with the bias and relu if they are fused.
 std::shared_ptr<Graph> graph_of(const CudnnConvolution& c) {
   auto graph = std::make_shared<Graph>();
   const fe::DataType_t type = type_of(c.dtype), floats = fe::DataType_t::FLOAT;
@@ -295,7 +298,7 @@ class ConvolutionEngines : public CudnnEngines {
 
   std::shared_ptr<Graph> graph_;
   int64_t most_workspace_;
-  std::vector<int64_t> indices_;  ///< in the graph, of each name
+  std::vector<int64_t> indices_;  ///< index in the graph of the engine of each name
 };
 
 }  // namespace

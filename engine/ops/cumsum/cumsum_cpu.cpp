@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kCumsumTile = 64, kCumsumThreadWork = 32768;
 
-/// Along dim `dim` of x [outer, n, inner], kCumsumTile neighboring columns at a time.
+/// Sums along dim `dim` of x, seen as [outer, n, inner], for kCumsumTile neighboring columns at a time.
 CpuKernel prepare_cumsum(const KernelCall& call) {
   const TensorArg& x = call.in[0];
   const auto dim = static_cast<size_t>(call.attrs.integer("dim"));

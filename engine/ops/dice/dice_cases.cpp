@@ -13,7 +13,7 @@ double overlap_label(const Tensor64& p, const Tensor64& label, size_t element) {
   return static_cast<size_t>(label.values[element / classes]) == element % classes ? 1.0 : 0.0;
 }
 
-/// The place of an element's sums.
+/// The index of the sums [rows, classes] to which an element of p contributes.
 size_t overlap_sum(const Tensor64& p, size_t element) {
   const auto classes = static_cast<size_t>(p.shape.back()), of_row = p.values.size() / static_cast<size_t>(p.shape[0]);
   return element / of_row * classes + element % classes;
@@ -41,7 +41,7 @@ Outputs overlap_gradient(const NaiveCall& call) {
   return {grad};
 }
 
-/// Parts of rows, more classes than threads of a block, and types.
+/// Cases with rows that are divided into parts, with more classes than a block has threads, and with several types.
 std::vector<KernelCase> overlap_kernels() {
   using Fill = CaseOperand::Fill;
   std::vector<KernelCase> calls;

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int64_t kOverlapThreadWork = 32768;
 
-/// both, all [rows, classes]: per sample and class the sum of p * label over the pixels, and that of p + label (with
-/// attr squared, of their squares).
+/// Two outputs [rows, classes]: for each sample and class, the sum over the pixels of p * label, and the sum of p +
+/// label (with attr squared, of p^2 + label^2).
 CpuKernel prepare_overlap(const KernelCall& call) {
   const OverlapCall c = OverlapCall::of(call);
   const std::shared_ptr<cpu::Scratch> scratch = cpu::scratch_of_this_thread();

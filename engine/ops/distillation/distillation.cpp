@@ -18,6 +18,7 @@
 namespace trainctl {
 namespace {
 
+/// Checks the shapes and types of the logits, the labels, and the logits and ids of the teacher.
 void expect_distillation(std::string_view op, Infos in) {
   expect_inputs(op, in, 3, 4);
   expect_floats(op, in.first(1));
@@ -49,7 +50,7 @@ KernelExample distillation_example(const char* what) {
           .below = columns_of_first};
 }
 
-/// A loss per row.
+/// Scratch memory in bytes: the loss of each row.
 int64_t distillation_scratch(const std::vector<Shape>& in, const std::vector<Shape>&) {
   return num_elements(in[1]) * static_cast<int64_t>(sizeof(double));
 }

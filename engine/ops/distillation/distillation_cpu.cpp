@@ -68,7 +68,7 @@ class Distillation {
     return loss;
   }
 
-  /// Fills in shares_; returns the divergence.
+  /// Fills in shares_ for row r, and returns the divergence between the teacher's distribution and that of the row.
   double compare(int64_t r, const float* x, float top, double warm_sum) const {
     const float* const t = teacher_ + r * k_;
     const float teacher_top = cpu::largest(t, k_);

@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kLeastDoraWork = 1 << 16;  ///< elements times rank that are worth waking a thread for
+constexpr int64_t kLeastDoraWork = 1 << 16;  ///< below this, waking a thread takes longer than the work
 
 /// out [rows] (+)= the squared norm of each row of w + factor * b a, whose rows are computed one at a time.
 CpuKernel prepare_dora_squares(const KernelCall& call) {

@@ -6,7 +6,8 @@ namespace {
 
 using namespace naive;
 
-/// Index in the whole batch's tensor, in which attr batch's dim is [outer, micro_batches x rows, inner].
+/// The index in the tensor of the whole batch of the element at `at` in that of a micro-batch. Attr `batch` names the
+/// dim that is [outer, micro_batches x rows, inner] there.
 size_t of_batch(const Shape& shape, const Ints& batch, const Index& at) {
   int64_t whole = 0;
   for (size_t d = 0; d < shape.size(); ++d) {
@@ -40,7 +41,7 @@ extern const OpCases dropout_cases = {
         {{"dropout", {{{12, 7}}}, drop(0.3, -5), {{12, 7}}},
          {"dropout", {{{4, 6, 37}}}, drop(0.5, 99), {{4, 6, 37}}},
          {"dropout", {{{5}}}, drop(0.0, 1), {{5}}},
-         // One of 4 or 5 micro-batches, with the batch first, inside, and behind another dim that it was merged with.
+         // One of 4 or 5 micro-batches. The batch is the first dim, an inner dim, or merged behind a dim of size 10.
          {"dropout", {{{12, 7}}}, drop(0.3, -5, {4, 0, 1}), {{12, 7}}},
          {"dropout", {{{6, 64}}}, drop(0.5, 3, {5, 0, 1}), {{6, 64}}},
          {"dropout", {{{4, 6, 37}}}, drop(0.5, 99, {4, 1, 1}), {{4, 6, 37}}},

@@ -62,6 +62,7 @@ cpu::Dropout::Dropout(const KernelCall& call, const TensorArg& out, double p, in
   for (int d = 0; d < loops.ndim; ++d) rows_.add(loops.size[d], {loops.stride[d][1]});
 }
 
+/// Applies dropout row by row, where a row is contiguous both in the slice and in the whole tensor.
 void cpu::Dropout::run(int64_t first, const float* x, float* y, int64_t n) const {
   const Mask mask{key_, scalars_->step, p_, scale_};
   for (int64_t done = 0; done < n;) {

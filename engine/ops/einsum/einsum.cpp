@@ -58,6 +58,7 @@ bool has_twice(std::string text) {
   return std::adjacent_find(text.begin(), text.end()) != text.end();
 }
 
+/// The faults of an equation that can be found without shapes.
 std::vector<FieldFault> einsum_faults(const Attrs& attrs) {
   const std::string text = attrs.text("equation");
   const Equation equation = parse_equation(text);
@@ -166,7 +167,7 @@ class Einsum {
     return shape;
   }
 
-  /// [batch.., rows, columns], where both may be any number of letters.
+  /// Transposes and reshapes an operand to [batch.., rows, columns]. Rows and columns each merge any number of letters.
   TensorId matrices(const EinsumOperand& x, size_t batch, size_t rows, const std::string& name) {
     const Shape whole = shape_of(x.letters);
     const auto at = [&](size_t d) { return whole.begin() + static_cast<std::ptrdiff_t>(d); };
@@ -191,7 +192,7 @@ class Einsum {
         letters_for(a.letters, [&](char c) { return has_letter(b.letters, c) && !has_letter(later, c); });
     const std::string rows = letters_for(a.letters, [&](char c) { return !has_letter(b.letters, c); });
     const std::string columns = letters_for(b.letters, [&](char c) { return !has_letter(a.letters, c); });
-    // b stays as it is where the product can read it transposed.
+    // b is not transposed if the product can read it transposed.
     const bool transposed = b.letters == batch + columns + inner && !columns.empty() && !inner.empty();
     a = ordered(a, batch + rows + inner, "left" + n);
     if (!transposed) b = ordered(b, batch + inner + columns, "right" + n);
@@ -216,6 +217,7 @@ class Einsum {
   int steps_ = 0;
 };
 
+/// Emits the nodes of the equation, after checking the number of inputs.
 TensorId emit_einsum(LayerContext& layer) {
   const Equation equation = parse_equation(layer.attrs.text("equation"));
   if (equation.operands.size() != layer.inputs.size())

@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-/// p [.., r] and q, [n, r] or [r, n], for outputs [.., n].
+/// Checks the factors of a product: p [.., r], and q [n, r] (`nr`) or [r, n], for outputs [.., n].
 void expect_factors(const TensorInfo& out, const TensorInfo& p, const TensorInfo& q, bool nr) {
   using namespace example;
   Shape rows = out.shape;
@@ -21,7 +21,7 @@ void expect_factors(const TensorInfo& out, const TensorInfo& p, const TensorInfo
   expect_shape(q, second, "a product's second factor");
 }
 
-/// Outputs like the first input, one for each output that the expression writes.
+/// The outputs: each output that the expression writes is like the first input.
 std::vector<TensorInfo> written(Infos in, const Attrs& attrs, DType) {
   using namespace example;
   const std::string text = attrs.text("expression");

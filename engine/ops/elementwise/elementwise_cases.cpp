@@ -17,6 +17,7 @@ double slope_of_result(ElementwiseOp op, double y) {
   return op == ElementwiseOp::sigmoid_grad ? y * (1 - y) : 1 - y * y;
 }
 
+/// Computes an op of one operand.
 double of_one(ElementwiseOp op, double x) {
   switch (op) {
     case ElementwiseOp::relu:
@@ -32,7 +33,7 @@ double of_one(ElementwiseOp op, double x) {
   }
 }
 
-/// `b` was on top of the stack.
+/// Computes an op of two operands. `b` was on top of the stack.
 double of_two(ElementwiseOp op, double a, double b) {
   switch (op) {
     case ElementwiseOp::add:
@@ -57,7 +58,7 @@ bool takes_two(ElementwiseOp op) {
          (op >= ElementwiseOp::relu_grad && op <= ElementwiseOp::gelu_tanh_grad);
 }
 
-/// A function of kUnary, whose attrs are in the token's order.
+/// The attrs of the op of kUnary that a token names; the numbers of the token are in the order of the attrs.
 Attrs attrs_of(const ElementwiseToken& token) {
   Attrs attrs;
   const auto& [a, b] = unary_def(token.function).parameters;
@@ -66,7 +67,8 @@ Attrs attrs_of(const ElementwiseToken& token) {
   return attrs;
 }
 
-/// The functions whose gradient reads y are exp, sqrt and softcap.
+/// The gradient of a function of one number. `at`: y for exp, sqrt and softcap, whose gradients read y; x for all
+/// others.
 double unary_grad(const ElementwiseToken& token, double dy, double at) {
   if (token.function == Unary::exp) return dy * at;
   if (token.function == Unary::sqrt) return dy / (2 * at);

@@ -12,8 +12,10 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kBlock = 512;  ///< elements; the stack and the names take 12 KiB
+/// Elements per block; the values of the stack and of the names then take 12 KiB, less than the L1 cache.
+constexpr int64_t kBlock = 512;
 
+/// The loop of an op with one operand; null if the op has another number of operands.
 cpu::Span1 span_of_one(ElementwiseOp op) {
   switch (op) {
     case ElementwiseOp::relu:
@@ -64,7 +66,7 @@ int operands_of(ElementwiseOp op) {
   return op == ElementwiseOp::unary || op == ElementwiseOp::dropout || span_of_one(op) != nullptr ? 1 : 0;
 }
 
-/// Not dropout. `in`: the operands, the top of the stack last.
+/// Runs a token that is a function other than dropout. `in`: its operands; the top of the stack is the last one.
 void run_function(const ElementwiseToken& token, const float* const* in, float* y, int64_t n) {
   const UnaryParameters p = token.parameters;
   switch (token.op) {
@@ -117,7 +119,7 @@ class Evaluator {
   };
   using Block = std::array<float, kBlock>;
 
-  /// The memory of one thread.
+  /// The blocks of one thread: intermediate values, by depth of the stack and by name.
   struct Values {
     std::array<Block, kMostElementwiseDepth> blocks;
     std::array<Block, kMostElementwiseNames> names;

@@ -38,7 +38,8 @@ constexpr Word kWords[] = {
     {"where", ElementwiseOp::where, 3},
 };
 
-/// x, b, l, m, :, $ and =: how many values each pops and pushes, and the largest index.
+/// A token that refers to an operand or a name by index (x, b, l, m, :, $ and =): the number of values that it pops and
+/// pushes, and the largest index.
 struct Reference {
   char letter;
   ElementwiseOp op;
@@ -71,7 +72,7 @@ std::vector<std::string_view> split_at_commas(std::string_view text) {
   return words;
 }
 
-/// The arguments of dropout: p, key, and of several micro-batches the place of the batch.
+/// Reads the arguments of dropout: p, key, and the place of the batch if there are several micro-batches.
 bool read_dropout(std::string_view text, ElementwiseToken& token) {
   const std::vector<std::string_view> words = split_at_commas(text);
   if (words.size() != 2 && words.size() != 5) return false;
@@ -126,6 +127,7 @@ std::optional<Effect> read_function(std::string_view text) {
   return read_parameters(arguments, parameters, effect.token.parameters) ? std::optional(effect) : std::nullopt;
 }
 
+/// Reads one token; nothing if the text is not a token, or its index is beyond the limit.
 std::optional<Effect> read_token(std::string_view text) {
   for (const Word& word : kWords) {
     if (word.text == text) return Effect{{.op = word.op}, word.operands, 1};
@@ -151,6 +153,7 @@ bool inputs_fit(const std::vector<ElementwiseToken>& tokens) {
   return std::any_of(tokens.begin(), tokens.end(), has_product) || std::none_of(tokens.begin(), tokens.end(), is_late);
 }
 
+/// Reads an expression; nothing if it is not valid or exceeds a limit (see expression.h).
 std::optional<std::vector<ElementwiseToken>> read_expression(std::string_view text) {
   std::vector<ElementwiseToken> tokens;
   int depth = 0;

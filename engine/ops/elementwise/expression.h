@@ -5,10 +5,9 @@
 //   expression := token (" " token)*
 //   token := "x" k      push element i of input k, which is as large as the outputs
 //          | "b" k      push element i mod n of input k, n its size: a row that repeats along the leading dims
-//          | "l" k      push element (i / n, i mod n) of the product of inputs k, [.., r], and k + 1, [n, r]
-//          transposed;
-//                       n is the last dim of the outputs
-//          | "m" k      the same of inputs k, [.., r], and k + 1, [r, n]
+//          | "l" k      push element (i / n, i mod n) of the product of input k, [.., r], and the transpose of input
+//                       k + 1, [n, r]; n is the last dim of the outputs
+//          | "m" k      the same for the product of inputs k, [.., r], and k + 1, [r, n]
 //          | ":" k      name the top of the stack k; it stays there
 //          | "$" k      push what is named k
 //          | "=" k      pop, and write to output k (add to it, where the output accumulates)

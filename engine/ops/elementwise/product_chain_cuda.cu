@@ -93,7 +93,7 @@ constexpr int kBlocks = kStepsOfTerms > 2 || kKnown == Known::any               
                         : kStepsOfTerms == 1 && std::popcount(kRoom<kKnown>.ahead) < 3 ? 3
                                                                                        : 2;
 
-/// Whether the chain has product k: a known chain has all that its kernel has room for.
+/// True if the chain has product k: a known chain has all that its kernel has room for.
 template <Known kKnown>
 __device__ __forceinline__ bool is_used(const Chain& chain, int k) {
   return kKnown != Known::any || k < chain.num_products;

@@ -25,7 +25,8 @@ void expect_embedding_grad(Infos in) {
   example::expect_shape(in[1], example::leading(in[0]), "ids");
 }
 
-/// Sorted tokens with their counts, the start of each row, and sums of rows over windows of 512 tokens.
+/// Scratch memory in bytes: the sorted tokens with their counts, the start of each row of the table among them, and
+/// sums of rows over windows of 512 tokens.
 int64_t grad_scratch(const std::vector<Shape>& inputs, const std::vector<Shape>& outputs) {
   const int64_t tokens = num_elements(inputs[1]);
   const int64_t ints = 5 * tokens + outputs[0][0] + 1025, floats = 2 * (tokens / 512 + 1) * outputs[0][1];
@@ -56,7 +57,7 @@ extern const OpDef embedding_op = {
         [](GradBuilder& g) {
           g.set_in_grad(1, "embedding_grad", {g.out_grad(), g.in(0)}, {{"vocab", g.shape(g.in(1))[0]}});
         },
-    // Only the rows that are asked for are read.
+    // The cost counts only the rows of the table that are looked up.
     .kernel = {.name = "embedding",
                .cost =
                    [](Infos in, Infos out, const Attrs&) {

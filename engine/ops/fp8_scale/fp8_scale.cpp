@@ -7,7 +7,7 @@
 namespace trainctl {
 namespace {
 
-/// The largest magnitude of each block.
+/// Scratch memory in bytes: the largest magnitude that each block of threads finds.
 int64_t amax_scratch(const std::vector<Shape>&, const std::vector<Shape>&) { return 4096; }
 
 }  // namespace

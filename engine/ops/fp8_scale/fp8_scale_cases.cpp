@@ -16,7 +16,7 @@ double largest_magnitude(const Tensor64& x) {
   return most;
 }
 
-/// Its result is added to the number before, so that the sum is the larger of both.
+/// The expected result is what must be added to the previous value so that the sum is the larger of the two.
 Outputs amax(const NaiveCall& call) {
   const double most = largest_magnitude(call.in[0]), before = call.before[0].values[0];
   return {{{1}, {std::isnan(before) ? most : std::max(most, before) - before}}};

@@ -13,7 +13,8 @@ namespace {
 
 constexpr int64_t kAmaxPart = 1 << 14;  ///< numbers that a thread takes at a time
 
-/// The bits of magnitudes are ordered as the magnitudes; a NaN is the largest.
+/// The largest magnitude of x[begin .. end), as the bits of a float. Bits of magnitudes are ordered like the magnitudes
+/// themselves, and a NaN is the largest.
 uint32_t amax_bits(const float* x, int64_t begin, int64_t end) {
   uint32_t most = 0;
   for (int64_t i = begin; i < end; ++i) most = std::max(most, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);

@@ -17,6 +17,7 @@ Outputs gather(const Inputs& in, const Attrs& attrs) {
   })};
 }
 
+/// For each element of y, the sum of the elements of x whose index names it.
 Outputs scatter_add(const Inputs& in, const Attrs& attrs) {
   const auto dim = static_cast<size_t>(attrs.integer("dim"));
   Shape shape = in[0].shape;

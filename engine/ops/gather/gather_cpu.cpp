@@ -8,7 +8,8 @@
 namespace trainctl {
 namespace {
 
-/// The position in this rank's part; negative or at least n: in another rank's.
+/// The position of an index in this rank's part of the dim. If it is negative, or n or more, another rank has the
+/// element.
 int64_t gathered_place(const GatherCall& g, int32_t index) {
   if (index < 0 || index >= g.whole)
     throw EnvError("gather: the index " + std::to_string(index) + " is not in a dim of " + std::to_string(g.whole) +

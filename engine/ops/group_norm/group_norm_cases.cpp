@@ -8,6 +8,7 @@ namespace {
 
 using namespace naive;
 
+/// y, and the mean and inverse standard deviation of each group.
 Outputs group_norm(const Inputs& in, const Attrs& attrs) {
   const Tensor64& x = in[0];
   const int64_t groups = attrs.integer("groups"), channels = x.shape[1], of_group = channels / groups;

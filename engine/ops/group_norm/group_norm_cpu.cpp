@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kLeastGroupElements = 32768;  ///< that are worth waking a thread for
+constexpr int64_t kLeastGroupElements = 32768;  ///< below this, waking a thread takes longer than the work
 
 struct Groups {
   int64_t n, groups, k, s, m;  ///< m = k * s, elements of a group
@@ -27,7 +27,7 @@ struct Groups {
     for (size_t d = 2; d < x.shape.size(); ++d) s *= x.shape[d];
     m = k * s;
   }
-  /// f(row, first channel)
+  /// Calls f(row, first channel of its group) for all rows.
   template <class F>
   void each(const F& f) const {
     const int64_t least = kLeastGroupElements / std::max<int64_t>(1, m);

@@ -24,6 +24,7 @@ double cubic_sum(const Tensor64& x, Index i, size_t dim, double place) {
   return sum;
 }
 
+/// Computes each element of y from the elements of x around its source position.
 Outputs interpolate(const Inputs& in, const Attrs& attrs) {
   const auto dim = static_cast<size_t>(attrs.integer("dim"));
   const double ratio = attrs.number("ratio"), last = static_cast<double>(in[0].shape[dim] - 1);

@@ -7,7 +7,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kInterpolateThreadWork = 32768;  ///< elements
+constexpr int64_t kInterpolateThreadWork = 32768;  ///< elements that make it worth waking a thread
 
 /// to += factor * from, if this rank has element i.
 void add_row_of(const InterpolateCall& c, const float* x, int64_t i, float factor, float* to) {

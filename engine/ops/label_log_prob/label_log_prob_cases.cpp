@@ -26,7 +26,7 @@ Outputs label_log_probs(const Inputs& in, const Attrs&) {
   return {out};
 }
 
-/// Some labels are not trained: kNoTrainedLabel.
+/// Cases in which some labels are kNoTrainedLabel, that is, not trained.
 std::vector<KernelCase> label_log_prob_kernels() {
   std::vector<KernelCase> calls;
   for (const int64_t classes : {int64_t{1}, int64_t{7}, int64_t{37}, int64_t{5001}}) {

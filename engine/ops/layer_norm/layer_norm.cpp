@@ -31,7 +31,7 @@ void expect_layer_norm_grad(Infos in) {
   if (in.size() == 5) expect_shape(in[4], {in[0].shape.back()}, "gamma");
 }
 
-/// The two numbers of each row.
+/// The shape of the statistics that ranks exchange: two numbers for each row.
 Shape stats_shape(Infos in, const Attrs&) {
   Shape shape = in[0].shape;
   shape.back() = 2;
@@ -42,9 +42,10 @@ std::vector<TensorInfo> stats_of(Infos in, const Attrs& attrs, DType) {
   return {{stats_shape(in, attrs)}};
 }
 
-const int64_t kParts = 4;  // of an example's row
+const int64_t kParts = 4;  // shards of each row in the examples
 
-/// The last dims as one. The scale and the shift have one dim, too: the elements of PyTorch in the same order.
+/// Emits the norm over the last `count` dims, which are merged into one. The scale and the shift then have one dim with
+/// the elements of PyTorch in the same order.
 TensorId emit_over_dims(LayerContext& layer, int64_t count, const Attrs& attrs) {
   const Shape shape = layer.shape();
   const size_t rows = shape.size() - static_cast<size_t>(std::min<int64_t>(count, static_cast<int64_t>(shape.size())));

@@ -8,6 +8,7 @@ namespace {
 
 using namespace naive;
 
+/// y, and the mean and inverse standard deviation of each row.
 Outputs layer_norm(const Inputs& in, const Attrs& attrs) {
   const int64_t n = in[0].shape.back(), rows = num_elements(in[0].shape) / n;
   const Shape leading(in[0].shape.begin(), in[0].shape.end() - 1);
@@ -60,7 +61,8 @@ Outputs layer_norm_stats(const NaiveCall& call) {
   return {out};
 }
 
-/// Normalises with the given statistics only; the rows test, under each cut, that these are the statistics of x.
+/// Normalizes with the given statistics. That these are the statistics of x is tested by the rows of the ops, which run
+/// under every sharding.
 Outputs layer_norm_apply(const NaiveCall& call) {
   const Tensor64 &x = call.in[0], &of_parts = call.in.back();
   const int64_t n = x.shape.back(), rows = num_elements(x.shape) / n, parts = of_parts.shape[0];
@@ -128,8 +130,8 @@ Outputs layer_norm_grad(const NaiveCall& call) {
   return epilogue.parameter_grads ? Outputs{dx, dgamma, dbeta} : Outputs{dx};
 }
 
-/// Gradients with the ops that the compiler fuses: rows that do and do not fill their threads, with and without whole
-/// packs, many and few of them, and rows longer than a block of threads.
+/// Adds gradients with fused ops: many and few rows; rows that fill their threads or not, that consist of whole packs
+/// or not, and that are longer than a block of threads covers.
 void layer_norm_add_gradients(std::vector<KernelCase>& calls) {
   using Fill = CaseOperand::Fill;
   for (const Shape& shape :
@@ -158,7 +160,8 @@ void layer_norm_add_gradients(std::vector<KernelCase>& calls) {
   }
 }
 
-/// Two and three parts per row: odd sizes, single elements and long ones, with and without gamma and beta.
+/// Cases with two and three shards per row, of odd sizes, single elements and long shards, with and without gamma and
+/// beta.
 std::vector<KernelCase> layer_norm_kernels() {
   std::vector<KernelCase> calls;
   using Fill = CaseOperand::Fill;

@@ -35,9 +35,9 @@ naive::Outputs limit_norm(const NaiveCall& call) {
   return out;
 }
 
-/// Infinite results are not comparable, so no norm exceeds the limit here (tests/equivalence/torch/stability.py does).
-/// Every element of the ring is the same number, which is also the count and the place of the next norm: the norms are
-/// between 2 and 5.
+/// Cases in which no norm exceeds the limit, because infinite results cannot be compared
+/// (tests/equivalence/torch/stability.py tests those). A case fills all elements of the state with one number between 2
+/// and 5, which is thus every norm, their count and the place of the next norm.
 std::vector<KernelCase> limit_norm_kernels() {
   using Fill = CaseOperand::Fill;
   std::vector<KernelCase> calls;

@@ -33,7 +33,7 @@ cublasLtMatmulMatrixScale_t scale_mode(const Product& p, bool squares) {
 struct Prepared {
   const CublasLt& lt = cublaslt();
   cublasLtMatmulDesc_t desc = nullptr;
-  std::array<cublasLtMatrixLayout_t, 3> layouts{};  ///< its A, B, C
+  std::array<cublasLtMatrixLayout_t, 3> layouts{};  ///< the layouts of A, B and C as cuBLASLt sees them
   cublasLtMatmulHeuristicResult_t algorithm{};
 
   Prepared() = default;
@@ -75,7 +75,7 @@ DType bias_type_of(const Product& p) { return p.is_fp8() ? DType::bf16 : p.resul
 std::optional<cublasLtEpilogue_t> epilogue_of(const Product& p) {
   const bool bias = p.bias != nullptr, sums = p.a_sums != nullptr || p.b_sums != nullptr;
   if (bias && p.bias_type != bias_type_of(p)) return std::nullopt;
-  if (sums) {  // the library overwrites them, and computes those of one operand only
+  if (sums) {  // cuBLASLt overwrites the sums, and computes those of only one operand
     const bool alone = !bias && p.activation == Activation::none && p.slope == Activation::none;
     if (!alone || p.sums_accumulate || p.accumulate || (p.a_sums != nullptr && p.b_sums != nullptr))
       return std::nullopt;
@@ -95,12 +95,14 @@ std::optional<cublasLtEpilogue_t> epilogue_of(const Product& p) {
       if (p.before == nullptr) return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
       if (p.n % 8 != 0) return std::nullopt;
       return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-    case Activation::gelu:  // the exact one
+    case Activation::gelu:  // the exact form, not the tanh approximation
       break;
   }
   return std::nullopt;
 }
 
+/// Describes a product to cuBLASLt: its types, transposes, epilogue, scales and layouts. Operands a and b are
+/// exchanged.
 void describe(Prepared& lt, const Product& p, cublasLtEpilogue_t epilogue) {
   const cublasComputeType_t compute = p.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   lt.lt.check(lt.lt.desc_create(&lt.desc, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
@@ -161,7 +163,8 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates_of(const Prepared& prepa
   return found;
 }
 
-/// Choices were kept before there were products of f16, with these numbers.
+/// The number of a type in keys of kept choices. f16 was added later and has the number 2, so that older keys stay
+/// valid.
 int64_t number_of(DType type) { return type == DType::f16 ? 2 : type == DType::bf16 ? 1 : 0; }
 
 /// Everything that the choice of an algorithm may depend on.
@@ -180,7 +183,8 @@ std::string text_of(const Product& p, cublasLtEpilogue_t epilogue) {
   return text;
 }
 
-/// Nothing if the library has no suggestion. `prepared` describes the product.
+/// Chooses the algorithm of a product by measurement, or nothing if cuBLASLt suggests none. `prepared` describes the
+/// product.
 std::optional<cublasLtMatmulHeuristicResult_t> choose(const Prepared& prepared, const Product& p,
                                                       const std::string& text) {
   const std::vector<cublasLtMatmulHeuristicResult_t> candidates = candidates_of(prepared, p);
@@ -193,8 +197,8 @@ std::optional<cublasLtMatmulHeuristicResult_t> choose(const Prepared& prepared, 
   return candidates[choose_algorithm(text, candidates, measure_on_copies(p, kWorkspace, run))];
 }
 
-/// The same, once in this process for equal products on cards of one model: the library's suggestions for a product may
-/// change, and a card that replays a step of another one must add in the same order.
+/// Like choose(), but decided once per process for equal products on GPUs of one model. The suggestions of cuBLASLt may
+/// change from call to call, and a GPU that replays the step of another one must add in the same order.
 std::optional<cublasLtMatmulHeuristicResult_t> choose_once(const Prepared& prepared, const Product& p,
                                                            cublasLtEpilogue_t epilogue) {
   static std::mutex mutex;

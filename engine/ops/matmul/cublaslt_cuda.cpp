@@ -10,6 +10,7 @@
 namespace trainctl::cuda {
 namespace {
 
+/// Opens cuBLASLt and looks up its functions. Throws EnvError if it is missing.
 CublasLt open_library() {
   // The structures and enumerations that we use are the same in versions 12 and 13.
   const DynamicLibrary library("cuBLASLt", {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"});

@@ -41,6 +41,7 @@ std::string operands(Infos in, const Attrs& attrs) {
                      to_string(in[1]), attrs.flag("transpose_b") ? " transposed" : "");
 }
 
+/// Checks that the operands can be multiplied, and returns the shape and type of the result.
 std::vector<TensorInfo> infer_matmul(Infos in, const Attrs& attrs) {
   const Epilogue epilogue = epilogue_of(attrs);
   const bool slope = epilogue.slope != Activation::none;
@@ -87,7 +88,7 @@ Cost matmul_cost(Infos in, Infos out, const Attrs& attrs) {
   return traffic_cost(in, out, 2.0 * static_cast<double>(matrix_of(in[0], attrs.flag("transpose_a")).cols));
 }
 
-/// One, or one for each of the leading dims that both operands have.
+/// The matrices that a product writes: one, or one for each index of the leading dims that both operands have.
 WrittenMatrices written(Infos in, Infos out) {
   const int64_t cols = out[0].shape.back(), all_rows = num_elements(out[0].shape) / std::max<int64_t>(cols, 1);
   if (in[1].shape.size() == 2) return {1, all_rows, cols};
@@ -95,7 +96,7 @@ WrittenMatrices written(Infos in, Infos out) {
   return {all_rows / std::max<int64_t>(rows, 1), rows, cols};
 }
 
-/// The rows are those of A and C; also of a residual, or of the place of a slope.
+/// The operands with rows: A, C, and the residual or the input of a slope, if there is one.
 RowOperands row_operands(const Attrs& attrs) {
   if (attrs.flag("transpose_a")) return {};
   const Epilogue epilogue = epilogue_of(attrs);
@@ -104,17 +105,17 @@ RowOperands row_operands(const Attrs& attrs) {
   return {1u | last, epilogue.keep_input ? 3u : 1u};
 }
 
-/// cuBLASLt's workspace and two factors (cublas_product_cuda.cpp).
+/// Scratch memory in bytes: the workspace of cuBLASLt, and 256 bytes for alpha and beta (cublas_product_cuda.cpp).
 int64_t product_scratch(const std::vector<Shape>&, const std::vector<Shape>&) { return kProductWorkspace + 256; }
 
-/// Two products of dy, which is read once.
+/// The cost of skinny_grads: two products with dy, which is read once.
 Cost skinny_grads_cost(Infos in, Infos out, const Attrs&) {
   Cost cost = traffic_cost(in, out, 0);
   cost.flops = 4.0 * static_cast<double>(num_elements(in[0].shape) * in[2].shape.back());
   return cost;
 }
 
-/// Each output is a product of input 0 and an operand with few columns.
+/// The cost of skinny_products: each output is the product of input 0 and an operand with few columns.
 Cost skinny_products_cost(Infos in, Infos out, const Attrs&) {
   Cost cost = traffic_cost(in, out, 0);
   for (size_t i = 1; i < in.size(); ++i) {

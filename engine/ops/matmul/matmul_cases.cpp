@@ -9,7 +9,7 @@ namespace {
 
 using namespace naive;
 
-/// a[.., r, c], or a[.., c, r] if it is transposed.
+/// Element a[.., r, c] of a matrix, or a[.., c, r] if the matrix is transposed.
 double matrix_at(const Tensor64& t, const Index& leading, int64_t r, int64_t c, bool transposed) {
   Index index(leading.begin(), leading.begin() + static_cast<int64_t>(t.shape.size()) - 2);
   index.push_back(transposed ? c : r);
@@ -17,6 +17,7 @@ double matrix_at(const Tensor64& t, const Index& leading, int64_t r, int64_t c, 
   return at(t, index);
 }
 
+/// The product of each pair of matrices, with the transposes of the attrs.
 Outputs matmul(const Inputs& in, const Attrs& attrs) {
   const bool ta = attrs.flag("transpose_a"), tb = attrs.flag("transpose_b");
   const Shape &a = in[0].shape, &b = in[1].shape;
@@ -33,7 +34,7 @@ Outputs matmul(const Inputs& in, const Attrs& attrs) {
   return with_epilogue(sums, in, attrs);
 }
 
-/// (x [m, k], dy [m, n]) -> dw, and with bias_grad db; as gradient steps with descend.
+/// (x [m, k], dy [m, n]) -> dw, and with bias_grad also db. With descend the results are gradient steps.
 Outputs matmul_weight_grad(const NaiveCall& call) {
   const Tensor64 &x = call.in[0], &dy = call.in[1];
   const Epilogue epilogue = epilogue_of(call.attrs);
@@ -188,6 +189,7 @@ std::vector<OpCase> matmul_rows() {
   return matmul_rows;
 }
 
+/// A product [m, k] x [n, k] of 8-bit factors with random words and scales.
 KernelCase case_of_8_bits(int64_t m, int64_t n, int64_t k, DType result, const Epilogue& epilogue, bool accumulate,
                           Attrs attrs) {
   KernelCase row{.kernel = "matmul_fp8", .attrs = std::move(attrs), .tolerance = result == DType::bf16 ? 1e-2 : 3e-3};
@@ -209,7 +211,8 @@ KernelCase case_of_8_bits(int64_t m, int64_t n, int64_t k, DType result, const E
   return row;
 }
 
-/// Sizes around the 16 rows and 512 (256) columns of a GPU's blocks, and sizes that take separate products.
+/// Adds cases of skinny_grads: sizes around the 16 rows and 512 (or 256) columns that a block of the GPU kernel takes,
+/// and sizes for which the GPU uses separate products.
 void add_skinny_grads(std::vector<KernelCase>& calls) {
   struct Skinny {
     Shape rows;

@@ -100,7 +100,7 @@ CpuKernel prepare_product(const Product& product) {
 
   const Product p = normal_form(product);
   std::vector<Product> parts = shares(p);
-  int64_t floats = 0;  // of scratch per part
+  int64_t floats = 0;  // floats of scratch memory per part
   for (const Product& part : parts) floats = std::max(floats, (tiles->scratch_floats(part) + 15) / 16 * 16);
   const std::shared_ptr<Scratch> scratch = scratch_of_this_thread();
   scratch->reserve(floats * static_cast<int64_t>(parts.size()));

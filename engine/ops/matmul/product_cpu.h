@@ -21,7 +21,7 @@ struct Product {
   int64_t a_step = 0, b_step = 0, c_step = 0;  ///< elements from one product's matrix to the next's; 0: shared
   int64_t a_row = 0, b_row = 0, c_row = 0;     ///< elements from one row in memory to the next; 0: contiguous
   int threads = 1;
-  int64_t whole_c = 0;  ///< elements of C of the product that this one is a thread's share of; 0: this one is whole
+  int64_t whole_c = 0;  ///< if this is one thread's share of a product: elements of C of the whole product; else 0
 };
 
 /// Uses the register tiles of tiles.h if this processor has the instructions, else oneDNN. Kernels prepared by one
@@ -41,7 +41,7 @@ struct Tiles {
 /// Null if this processor or this build does not have the instructions.
 const Tiles* tiles_avx2();
 const Tiles* tiles_avx512();
-/// Vectors of four floats, which every processor has.
+/// The tiles with vectors of four floats, which every processor has.
 const Tiles& tiles_of_fours();
 
 /// For a kernel that multiplies small matrices as a part of its work: the widest tiles that this processor has. The

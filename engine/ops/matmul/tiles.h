@@ -26,10 +26,11 @@ typedef float Quad __attribute__((vector_size(16)));
 constexpr int64_t kBlockRows = 280;     ///< most rows of A at a time
 constexpr int64_t kPacked = 160 << 10;  ///< floats of scratch that stay in the L2 cache
 constexpr int64_t kLongestSum = 1024;
-constexpr int64_t kDeepBlock = 256;   ///< terms of k per block; C stays in the L2 cache, and A is read down its columns
-constexpr int64_t kSmallB = 1 << 16;  ///< floats of B that stay in the L2 cache together with the rest
-constexpr int64_t kLine = 16;         ///< floats of a cache line
-constexpr int64_t kDotLimit = 12;     ///< most rows or columns for which A B^T uses dots
+constexpr int64_t kDeepBlock = 256;  ///< terms of k per block; C stays in the L2 cache, and A is read down its columns
+/// Largest B, in floats, that stays in the L2 cache together with the other operands.
+constexpr int64_t kSmallB = 1 << 16;
+constexpr int64_t kLine = 16;      ///< floats of a cache line
+constexpr int64_t kDotLimit = 12;  ///< most rows or columns for which A B^T uses dots
 
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -51,7 +52,7 @@ struct Finish {
 /// Memory that a product needs soon: requested while it computes, because operands of a layer come from the L3 cache
 /// or from memory, whose latency neither the processor's own requests nor its order of execution hide.
 struct Ahead {
-  const float* stored;  ///< where the tile will be stored
+  const float* stored;  ///< the memory of C in which the tile will be stored
   int64_t stored_row;
   const float* next;  ///< a row of `next_floats` floats per row of C, which the L2 cache requests; null: none
   int64_t next_row, next_floats;
@@ -238,7 +239,7 @@ OuterStrip strip_of(int64_t rows, std::integer_sequence<int, R...>) {
   return kStrips[rows - 1];
 }
 
-/// `vectors` is 1 or 2, or 4 for up to kWideRows rows.
+/// Computes a strip with tiles of `vectors` vectors: 1, 2, or, for up to kWideRows rows, 4.
 template <bool kTransposed>
 OuterStrip strip_of(int64_t rows, int64_t vectors) {
   if (vectors == 4) return strip_of<4, kTransposed>(rows, std::make_integer_sequence<int, kWideRows>());
@@ -334,7 +335,7 @@ inline Quad sum_lanes(const Vec& a, const Vec& b, const Vec& c, const Vec& d) {
   return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
 }
 
-/// C[R, S] = A[R, k] . B[S, k].
+/// Computes C[R, S] = A[R, k] B[S, k]^T by dot products.
 template <int R, int S>
 void dot_tile(const float* a, int64_t a_row, const float* b, int64_t b_row, int64_t k, float* c, int64_t c_row,
               const Finish& finish) {
@@ -422,7 +423,8 @@ Blocks blocks_of(const Product& p) {
   return {smaller(p.m, packs_b(p) || longest == kDeepBlock ? rows : smaller(kBlockRows, rows)), k};
 }
 
-/// Enough for products of fewer terms too (the rows of one expert), whose blocks may be longer than those of `p`.
+/// The floats of scratch memory of a product. They also suffice for products of fewer terms (the rows of one expert),
+/// whose blocks may be longer than those of `p`.
 int64_t scratch_floats(const Product& p) {
   if (takes_dots(p)) return 0;
   const Blocks block = blocks_of(p);

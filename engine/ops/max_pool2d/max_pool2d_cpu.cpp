@@ -19,9 +19,9 @@ constexpr int32_t kNone = 1 << 30;  ///< the number of a pixel of the padding: a
 inline bool is_larger(float x, float best) { return (x > best) | ((x != x) & (best == best)); }
 inline bool is_as_large(float x, float best) { return (x == best) | ((x != x) & (best != best)); }
 
-/// The columns that a row of windows sees, with those of the padding. With many channels, the windows are runs of
-/// channels that follow one another in the result; with few, one run has all places where a window could begin, and
-/// the windows are `spacing` apart.
+/// The columns of a piece of an image that one row of windows covers, including columns of the padding. The largest
+/// elements are computed in runs. With many channels, a run is the channels of one window. With few channels, a single
+/// run has all places where a window could begin, and the actual windows are spacing() elements apart in it.
 class MaxPool {
  public:
   explicit MaxPool(const Pool& pool)
@@ -115,7 +115,7 @@ class Forward : public MaxPool {
   std::shared_ptr<cpu::Scratch> scratch_ = cpu::scratch_of_this_thread();
 };
 
-/// The pixels of a window are numbered row by row.
+/// The gradient. It finds the number of the largest pixel of each window; pixels are numbered row by row.
 class Backward : public MaxPool {
  public:
   explicit Backward(const KernelCall& call)
@@ -145,7 +145,7 @@ class Backward : public MaxPool {
   }
 
  private:
-  /// The largest so far of the columns and of the runs, and its pixel.
+  /// The largest element so far, and the number of its pixel, for each column and for each element of the runs.
   struct Row {
     float *columns, *runs;
     int32_t *pixels, *largest;
@@ -193,7 +193,8 @@ class Backward : public MaxPool {
     }
   }
 
-  /// `dx`: from the windows' first row on.
+  /// Adds dy of a row of windows to the pixels that were the largest. `dx`: begins at the first image row of the
+  /// windows.
   void add_row(const float* dy, const Row& row, float* dx) const {
     const int64_t *const offsets = offsets_.data(), channels = channels_;
     for (int64_t q = 0; q < windows_; ++q) {

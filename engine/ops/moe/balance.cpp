@@ -250,6 +250,7 @@ extern const OpDef drop_pairs_op = {
                    }},
 };
 
+/// Turns the sums of a load into the means and ratios that are reported.
 ExpertReport expert_report(const std::vector<float>& load, int64_t top_k) {
   const LoadPlaces at = load_places(static_cast<int64_t>(load.size()));
   const auto value = [&](int64_t i) { return static_cast<double>(load[static_cast<size_t>(i)]); };

@@ -12,7 +12,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kLeastCountedScores = 16384;  ///< that are worth waking a thread for
+constexpr int64_t kLeastCountedScores = 16384;  ///< below this, waking a thread takes longer than the work
 constexpr int kMostLoadBlocks = 16;
 
 /// Sums over a row of logits.
@@ -21,7 +21,7 @@ struct RouterRow {
   float total = 0;    ///< sum of the scores, by which sigmoids are divided
 };
 
-/// The probabilities of a row, and the sigmoids if `s` is not null.
+/// Computes the probabilities p [n] of a row of logits, and the sigmoids s [n] if `s` is not null.
 RouterRow probabilities_of(bool sigmoid, int64_t n, const float* logits, float* p, float* s = nullptr) {
   const float top = *std::max_element(logits, logits + n);
   float sum = 0;
@@ -46,6 +46,7 @@ struct LoadSums {
   std::vector<float> p;
 };
 
+/// Adds one token to the sums of the load: its experts, probabilities, entropy and squared log-sum.
 void count_row(const LoadPlaces& at, bool sigmoid, const float* logits, const int32_t* ids, const int32_t* kept,
                int64_t k, LoadSums& to) {
   const auto add = [&](int64_t place, double value) { to.sums[static_cast<size_t>(place)] += value; };
@@ -64,7 +65,7 @@ void count_row(const LoadPlaces& at, bool sigmoid, const float* logits, const in
   }
 }
 
-/// `scale`: factor of the gradients.
+/// Computes dlogits of one row: the gradients of the balance loss and of the z-loss. `scale`: factor of the gradients.
 void balance_row(const BalanceTerm& term, float scale, const float* logits, const float* load, float* p, float* s,
                  float* dlogits) {
   const int64_t n = term.experts;
@@ -84,8 +85,8 @@ void balance_row(const BalanceTerm& term, float scale, const float* logits, cons
 
 }  // namespace
 
-/// load [LoadPlaces::size()]: each block of rows has sums of its own, which are added in order. The blocks do not
-/// depend on the number of threads, so neither do the bits.
+/// Computes load [LoadPlaces::size()]. Each block of rows has its own sums, which are then added in order. The blocks
+/// do not depend on the number of threads, so the bits of the result do not either.
 CpuKernel prepare_expert_load(const KernelCall& call) {
   const int64_t n = call.in[0].shape.back(), k = call.in[1].shape.back(), rows = call.in[0].size() / n;
   const bool sigmoid = call.attrs.text("score", "softmax") == "sigmoid";

@@ -25,7 +25,7 @@
 namespace trainctl {
 namespace {
 
-/// Numbers that `kept` has for one token, one expert and one block of hidden features.
+/// The number of elements of `kept` for one token, one expert and one block of hidden features.
 int64_t kept_per_block(const Shape& ids, const Shape& up, const Attrs& attrs) {
   const int64_t block = attrs.integer("block");
   const double pairs = attrs.number("capacity") * static_cast<double>(ids.back());

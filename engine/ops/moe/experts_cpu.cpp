@@ -23,7 +23,7 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kRowsOfTask = 64;
-constexpr int64_t kLinesOfTask = 128;  ///< lines of a weight's gradient
+constexpr int64_t kLinesOfTask = 128;  ///< rows of the gradient of a weight that one task computes
 constexpr int64_t kRowsWorthTransposing =
     8;  ///< rows of an expert from which products with its transposed weights are faster
 constexpr int64_t kWorthAnExpertThread = 1 << 20;  ///< multiplications
@@ -66,7 +66,8 @@ struct ExpertRows {
       row = is_here(ids[p]) ? starts[static_cast<size_t>(ids[p] - size.first)]++ : -1;
       if (row >= 0) pair_of[static_cast<size_t>(row)] = p;
     }
-    std::rotate(starts.rbegin(), starts.rbegin() + 1, starts.rend());  // each start has moved to the next one
+    // While rows were placed, each start has advanced to the start of the next expert.
+    std::rotate(starts.rbegin(), starts.rbegin() + 1, starts.rend());
     starts[0] = 0;
     tasks.clear();
     for (int64_t e = 0; e < size.experts; ++e)
@@ -82,9 +83,10 @@ struct ExpertRows {
 
 float sigmoid_of(float x) { return 1.0f / (1.0f + cpu::exp(-x)); }
 
-constexpr float kGeluRoot = 0.7978845608028654f, kGeluCube = 0.044715f;  // of gelu's approximation by tanh
+// Constants of the tanh approximation of gelu: sqrt(2 / pi) and the coefficient of the cubic term.
+constexpr float kGeluRoot = 0.7978845608028654f, kGeluCube = 0.044715f;
 
-/// act(x), and its slope.
+/// act(x) and the slope of act at x.
 template <ExpertActivation activation>
 float act(float x) {
   if constexpr (activation == ExpertActivation::relu) return x > 0 ? x : 0.0f;
@@ -103,7 +105,7 @@ float slope(float x) {
   return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * kGeluRoot * (1 + 3 * kGeluCube * x * x);
 }
 
-/// a [hidden] of u [parts, hidden].
+/// Computes a [hidden] from u [parts, hidden].
 template <ExpertActivation activation>
 void activate(int64_t hidden, const float* u, float* a) {
   if constexpr (activation == ExpertActivation::clamped_swiglu) {
@@ -119,7 +121,7 @@ void activate(int64_t hidden, const float* u, float* a) {
   }
 }
 
-/// du [parts, hidden] of the gradient of a.
+/// Computes du [parts, hidden] from the gradient of a [hidden].
 template <ExpertActivation activation>
 void activate_grad(int64_t hidden, const float* u, const float* da, float weight, float* du) {
   for (int64_t i = 0; i < hidden; ++i) {
@@ -139,7 +141,7 @@ void activate_grad(int64_t hidden, const float* u, const float* da, float weight
   }
 }
 
-/// Calls f with the activation as a constant.
+/// Calls f with the activation as a compile-time constant.
 template <class F>
 void with_activation(ExpertActivation activation, const F& f) {
   using enum ExpertActivation;
@@ -181,7 +183,7 @@ inline void transpose_block(const float* from, int64_t from_row, float* to, int6
   for (int i = 0; i < kTransposedLanes; ++i) *reinterpret_cast<TransposedVec*>(to + i * to_row) = v[i];
 }
 
-/// to [columns, rows] of from [rows, columns].
+/// Transposes from [rows, columns] into to [columns, rows].
 void transpose_weight(const float* from, int64_t rows, int64_t columns, float* to) {
   const int64_t whole_rows = rows / kTransposedLanes * kTransposedLanes,
                 whole_columns = columns / kTransposedLanes * kTransposedLanes;
@@ -233,13 +235,14 @@ class ExpertsKernel {
     tiles_.run(p, scratch_->data() + product_at_ + thread * product_floats_);
   }
 
-  /// to[i] = the row of `from` for the token of row i of a task.
+  /// Copies to to[i] the row of `from` of the token to which row i of the task belongs.
   void gather(const float* from, const ExpertTask& task, float* to) const {
     for (int64_t i = 0; i < task.count; ++i)
       std::copy_n(from + rows_.token(task.first + i) * n_.features, n_.features, to + i * n_.features);
   }
 
-  /// y[t] = sum of its rows of `from`, times their weights; null: 1.
+  /// y[t] = the sum of the rows of `from` that belong to token t, each times its weight. `weights` null: all weights
+  /// are 1.
   void combine(const float* from, const float* weights, float* y) const {
     for_each(n_.tokens, [&](int64_t t, int) {
       float* const to = y + t * n_.features;

@@ -35,6 +35,7 @@ std::vector<FieldFault> group_faults(const Attrs& attrs, int64_t experts, int64_
   return {};
 }
 
+/// The faults of combinations of fields, such as more chosen experts than there are experts.
 std::vector<FieldFault> moe_faults(const Attrs& attrs) {
   const int64_t experts = attrs.integer("experts", 1), k = attrs.integer("top_k", 1);
   if (k > experts) return {{"top_k", fmt::format("top_k: {} is more than the {} experts", k, experts), ""}};

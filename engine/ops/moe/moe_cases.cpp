@@ -120,6 +120,7 @@ struct ExpertsCase {
   double capacity = 4;  // cases have few tokens, so their experts are far from balanced
 };
 
+/// A case of the op experts with these sizes.
 OpCase experts_case(const ExpertsCase& of) {
   const int64_t parts = is_gated(expert_activation({{"function", std::string(of.activation)}})) ? 2 : 1;
   const int64_t block = of.hidden / blocks_of_hidden(of.hidden);

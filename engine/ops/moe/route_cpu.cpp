@@ -12,9 +12,9 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kLeastRoutedScores = 16384;  ///< that are worth waking a thread for
+constexpr int64_t kLeastRoutedScores = 16384;  ///< below this, waking a thread takes longer than the work
 
-/// s of a row of logits.
+/// Computes the scores s of a row of logits (route.cpp).
 void scores_of(const Routing& routing, const float* logits, float* s) {
   const int n = routing.experts;
   if (routing.sigmoid) {
@@ -37,7 +37,8 @@ int largest_of(const float* values, const bool* taken, int n) {
 
 /// The memory of one thread.
 struct RouteBuffers {
-  std::vector<float> scores, groups, ranks;  ///< ranks: scores with the bias, by which experts are chosen
+  /// `ranks` are the scores plus the bias, by which the experts are chosen.
+  std::vector<float> scores, groups, ranks;
   std::unique_ptr<bool[]> taken, group_taken;
 
   explicit RouteBuffers(const Routing& r)
@@ -75,6 +76,7 @@ void leave_out_groups(const Routing& routing, RouteBuffers& buffers) {
     std::fill_n(buffers.taken.get() + g * n, n, !buffers.group_taken[static_cast<size_t>(g)]);
 }
 
+/// Chooses the experts of one token, and writes their weights and ids.
 void choose(const Routing& routing, RouteBuffers& buffers, const float* logits, const float* bias, float* weights,
             int32_t* ids) {
   scores_of(routing, logits, buffers.scores.data());
@@ -93,7 +95,7 @@ void choose(const Routing& routing, RouteBuffers& buffers, const float* logits, 
   for (int j = 0; j < routing.top_k; ++j) weights[j] *= factor;
 }
 
-/// dlogits of a row: through the division by the sum, then through the scores.
+/// Computes dlogits of a row from dweights: backwards through the division by the sum, then through the scores.
 void choose_grad(const Routing& routing, RouteBuffers& buffers, const float* dweights, const float* logits,
                  const int32_t* ids, float* dlogits) {
   float* const s = buffers.scores.data();

@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kLeastPackedNumbers = 65536;  ///< that are worth waking a thread for
+constexpr int64_t kLeastPackedNumbers = 65536;  ///< below this, waking a thread takes longer than the work
 
 }  // namespace
 

@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-/// The same elements in another order. The input counts as [outer, parts, inner].
+/// The output of a kernel that only reorders elements. Checks that the input has outer * parts * inner elements.
 std::vector<TensorInfo> rearranged(Infos in, const Attrs& attrs, DType) {
   const int64_t outer = attrs.integer("outer"), parts = attrs.integer("parts"), inner = attrs.integer("inner");
   example::expect(outer > 0 && parts > 0 && inner > 0 && num_elements(in[0].shape) == outer * parts * inner,

@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-/// A tensor as [outer, parts, inner]; inner in bytes.
+/// The sizes of a tensor seen as [outer, parts, inner], where inner is in bytes.
 struct Parts {
   int64_t outer, parts;
   size_t bytes;

@@ -25,7 +25,7 @@ MuonDoubles transposed(const MuonDoubles& x, size_t rows, size_t cols) {
   return y;
 }
 
-/// Always on the wide one of the matrix and its transpose, as in PyTorch.
+/// The five Newton-Schulz steps, computed on the matrix or its transpose, whichever is wide, as in PyTorch.
 MuonDoubles orthogonal(MuonDoubles x, size_t rows, size_t cols) {
   if (rows > cols) return transposed(orthogonal(transposed(x, rows, cols), cols, rows), cols, rows);
   double squares = 0;
@@ -78,7 +78,8 @@ std::vector<KernelCase> muon_kernels() {
     int64_t work = 0;
     for (const WholeParameter& p : parameters) work = std::max(work, MuonSpace(p).end);
     for (const OptimizerCall& each : optimizer_calls()) {
-      if (each.n != 7) continue;  // its options alone; the sizes are those of the matrices
+      // One size is enough: only the options of these cases are used, with the sizes of the matrices above.
+      if (each.n != 7) continue;
       OptimizerCall of = each;
       of.n = n;
       const Attrs attrs{{"momentum", 0.95},

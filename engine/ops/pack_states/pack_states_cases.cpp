@@ -10,8 +10,8 @@
 namespace trainctl {
 namespace {
 
-/// bitsandbytes.functional.create_dynamic_map: of each decade the middles of equal parts, whose number doubles from
-/// decade to decade, and 0 and 1.
+/// The values of the codes, as in bitsandbytes.functional.create_dynamic_map. Each decade is divided into equal parts,
+/// whose midpoints are values; the number of parts doubles from decade to decade. 0 and 1 are values too.
 std::vector<double> dynamic_map(bool is_signed) {
   std::vector<double> values = {0, 1};
   for (int decade = 0; decade < 7; ++decade) {
@@ -26,12 +26,13 @@ std::vector<double> dynamic_map(bool is_signed) {
   return values;
 }
 
-/// Byte i of the words.
+/// The code of element i: byte i of the words.
 size_t code_at(const Tensor64& words, size_t i) {
   return static_cast<size_t>(static_cast<int64_t>(words.values[i / 4]) >> 8 * (i % 4) & 255);
 }
 
-/// bf16 to f32 changes no value. Else the inputs are words of four codes, and a scale for each block.
+/// Unpacks states. A bf16 input only changes its type. Otherwise the inputs are words of four codes each, and one scale
+/// for each block.
 naive::Outputs unpack_states(const NaiveCall& call) {
   if (call.in.size() == 1) return {call.in[0]};
   const std::vector<double> map = dynamic_map(!call.attrs.flag("squares"));
@@ -41,7 +42,7 @@ naive::Outputs unpack_states(const NaiveCall& call) {
   return out;
 }
 
-/// The code of the nearest value for each element, and the largest magnitude of each block.
+/// Packs states as int8: the code of the nearest value for each element, and the largest magnitude of each block.
 naive::Outputs pack_codes(const NaiveCall& call) {
   naive::Outputs out = call.before;
   if (call.attrs.flag("skip_not_finite") && !std::isfinite(call.in[1].values[0])) return out;

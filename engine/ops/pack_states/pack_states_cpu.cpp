@@ -16,7 +16,7 @@ CpuKernel prepare_unpack_states(const KernelCall& call) {
     return [=, in = call.in[0].as<const uint16_t>()] {
       for (int64_t i = 0; i < n; ++i) out[i] = from_bf16(in[i]);
     };
-  if (call.in.size() == 1)  // the executor has widened it (half_operands.h)
+  if (call.in.size() == 1)  // bf16: the executor has already widened the input to f32 (half_operands.h)
     return [=, in = call.in[0].as<const float>()] { std::copy_n(in, n, out); };
   return [=, codes = call.in[0].as<const uint8_t>(), scales = call.in[1].as<const float>(),
           values = StateCodes::of(!call.attrs.flag("squares"))] {
@@ -35,7 +35,7 @@ CpuKernel prepare_rounding(const KernelCall& call) {
       for (int64_t e = range.begin; e < range.end; ++e) {
         const int64_t at = range.at + e - range.begin;
         const uint16_t rounded = round_at_random(in[at], bits.at(p.whole_index(e)));
-        if (wide != nullptr)  // the executor narrows it, which changes no value
+        if (wide != nullptr)  // the executor then narrows the f32 value to bf16, which changes no value
           wide[at] = from_bf16(rounded);
         else
           out[at] = rounded;

@@ -51,6 +51,7 @@ KernelExample pair_loss_example(const char* what) {
   return shown;
 }
 
+/// The kernel that computes a loss and its gradient in one pass.
 template <class Loss>
 constexpr KernelDef with_grad_of() {
   return {.name = Loss::kWithGrad,
@@ -68,6 +69,7 @@ constexpr KernelDef with_grad_of() {
               }};
 }
 
+/// The op of a loss. `kFlops`: operations per element.
 template <class Loss, int kFlops>
 constexpr OpDef loss_of(const OpDef& grad, const KernelDef& with_grad) {
   return {.name = Loss::kName,

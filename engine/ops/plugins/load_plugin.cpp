@@ -170,6 +170,7 @@ std::string digest_of_plugin(const std::string& path) {
 
 }  // namespace
 
+/// Opens and checks the plugin, and adds its ops. A plugin whose contents are loaded already is not added again.
 std::string load_plugin(const std::string& path, const std::string& digest) {
   static std::map<std::string, std::string> loaded;   // digest -> path
   static std::map<std::string, std::string> digests;  // path -> digest

@@ -23,7 +23,7 @@ constexpr const char* kInputGrads = "gradient.of_inputs";
 constexpr const char* kGradShapes = "gradient.shapes";
 constexpr const char* kGradIsBf16 = "gradient.is_bf16";
 
-constexpr size_t kKeyDigits = 16;  // of the digest
+constexpr size_t kKeyDigits = 16;  // hexadecimal digits of the digest in a key
 
 struct PluginOps {
   std::vector<const PluginOp*> in_order;
@@ -48,7 +48,7 @@ trainctl_shape c_shape(const TensorInfo& info) {
   return shape;
 }
 
-/// A shape that a plugin has filled in.
+/// Checks a shape that a plugin has filled in, and converts it.
 Shape checked_shape(const PluginOp& op, const trainctl_shape& shape, const std::string& what) {
   if (shape.ndim < 0 || shape.ndim > TRAINCTL_MAX_DIMS)
     shape_error(fmt::format("{}: plugin {} gives {} {} dims; 0 to {} are possible", op.name, op.file, what, shape.ndim,
@@ -86,6 +86,8 @@ void expect_types(const PluginOp& op, Infos in) {
   }
 }
 
+/// Checks the inputs, and asks the plugin for the shapes of the outputs. A plugin without a function for them has
+/// outputs like input 0.
 std::vector<TensorInfo> infer_forward(Infos in, const Attrs& attrs) {
   const PluginOp& op = plugin_op(attrs);
   expect_inputs(op.name, in, op.operands(), op.operands());
@@ -118,7 +120,7 @@ RuleText rule_of(Infos in, const Attrs& attrs) {
   }
 }
 
-/// One node for all gradients that are wanted.
+/// Adds one backward node that computes all gradients that are needed.
 void build_backward_node(GradBuilder& g) {
   const PluginOp& op = plugin_op(g.attrs());
   std::vector<int> wanted;
@@ -177,7 +179,7 @@ Cost cost_of(Infos in, Infos out, const Attrs& attrs) {
 
 KernelExample no_example() { return {.what = "an op of a plugin"}; }
 
-/// "a|b|c"
+/// The words of a text such as "a|b|c".
 std::vector<std::string> words_between_bars(std::string_view text) {
   std::vector<std::string> words(1);
   for (const char c : text) {
@@ -231,7 +233,7 @@ Init init_of(const trainctl_parameter& parameter) {
   return {kind, parameter.value};
 }
 
-/// Parameters of these shapes, and the op's node.
+/// Emits the layer: its parameters and the node of the op.
 std::vector<TensorId> emit(const PluginOp& op, LayerContext& layer) {
   Attrs attrs = layer.attrs;
   attrs.set(kPluginOp, op.key);

@@ -1,6 +1,6 @@
-// Pools of rows [n, c, length] and of volumes [n, c, depth, height, width] as pools of images. Rows become images with a
-// height of 1. The largest element, or the mean, of a box is that of its slices, so a volume is pooled in each slice, as
-// images [n, (c depth), height, width], and then along the depth, as images [n, c, depth, (height width)].
+// Pools of rows [n, c, length] and of volumes [n, c, depth, height, width] as pools of images. Rows become images with
+// a height of 1. The largest element, or the mean, of a box is that of its slices, so a volume is pooled in each slice,
+// as images [n, (c depth), height, width], and then along the depth, as images [n, c, depth, (height width)].
 #include <span>
 #include <string>
 
@@ -50,6 +50,7 @@ Attrs images_attrs(const LayerContext& layer, Pool pool, const Windows& windows,
 
 const char* op_of(Pool pool) { return pool == Pool::max ? "max_pool2d" : "avg_pool2d"; }
 
+/// Emits a pool of rows [n, c, length], as a pool of images of height 1.
 TensorId emit_pool1d(LayerContext& layer, Pool pool) {
   const Shape x = layer.shape();
   if (x.size() != 3)
@@ -68,6 +69,7 @@ TensorId emit_pool1d(LayerContext& layer, Pool pool) {
   return b.emit("reshape", {y}, {{"shape", Shape{out[0], out[1], out[3]}}})[0];
 }
 
+/// Emits a pool of volumes: first of each slice, then along the depth.
 TensorId emit_pool3d(LayerContext& layer, Pool pool) {
   expect_volume(layer);
   const Attrs& fields = layer.attrs;

@@ -23,7 +23,7 @@ namespace trainctl {
 
 namespace {
 
-/// Checks the third input.
+/// Checks the third input, documents or starts.
 void expect_positions(const char* op, const TensorInfo& x, const TensorInfo& places) {
   const bool are_starts = places.shape.size() == 1;
   if (x.shape.size() != 3 || places.dtype != DType::i32)
@@ -68,7 +68,7 @@ extern const OpDef position_embedding_op = {
           if (g.attrs().has(kRowOrder)) attrs.set(kRowOrder, g.attrs().integer(kRowOrder));
           g.set_in_grad(1, "position_embedding_grad", std::move(inputs), std::move(attrs));
         },
-    // Only the rows of positions that occur are read.
+    // The cost counts only the rows of the table whose positions occur.
     .kernel = {.name = "position_embedding",
                .in_place = InPlace::first_on_first,
                .cost =

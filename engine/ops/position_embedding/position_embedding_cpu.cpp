@@ -10,9 +10,10 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kLeastPositionElements = 32768;  ///< that are worth waking a thread for
+constexpr int64_t kLeastPositionElements = 32768;  ///< below this, waking a thread takes longer than the work
 
-/// x as [batches, count positions, d]; `first` is the first one's row of the table.
+/// The sizes of x, seen as [batches, count, d], where `count` is the number of positions. `first`: the row of the table
+/// of the first position.
 struct Positions {
   int64_t batches, count, first, d;
 

@@ -77,6 +77,7 @@ void add_form_of_tensor(const Lines& lines, const Tensor64& source, const Attrs&
   out.push_back({{1}, {double{1.0f / scale}}});
 }
 
+/// Appends the words and scales of one form, by rows or by columns, to the outputs. `squares`: squares share scales.
 void add_form(const Lines& lines, bool squares, Outputs& out) {
   const QuantisedShapes shapes = quantised_shapes(lines.count, lines.length, squares);
   const int64_t together = squares ? kScaledTogether : 1, padded = padded_line(lines.length);
@@ -101,6 +102,7 @@ void add_form(const Lines& lines, bool squares, Outputs& out) {
   out.push_back(std::move(scales));
 }
 
+/// The forms of x that the attrs ask for, after the fused operation, and the sums over the rows.
 Outputs quantise(const NaiveCall& call) {
   Attrs steps = call.attrs;
   Epilogue epilogue = epilogue_of(steps);
@@ -127,6 +129,7 @@ Outputs quantise(const NaiveCall& call) {
   return out;
 }
 
+/// A case whose outputs follow from the attrs.
 KernelCase case_of(Shape x, DType type, const Attrs& attrs) {
   const int64_t n = x.back(), rows = num_elements(x) / n;
   KernelCase row{.kernel = "quantise", .in = {CaseOperand{.shape = std::move(x), .dtype = type}}, .attrs = attrs};

@@ -130,6 +130,7 @@ constexpr OpDef recurrent_grad_op() {
                      .example = recurrent_grad_example<Cell>}};
 }
 
+/// Emits a layer of one direction: the product of the input for all steps, and the recurrent op.
 template <class Cell>
 TensorId emit_recurrent(LayerContext& layer) {
   LayerBuilder& b = layer.builder;

@@ -31,6 +31,7 @@ double of_output(const Inputs& in, const Tensor64& y, int64_t n, int64_t before,
   return sum;
 }
 
+/// The outputs and states of an LSTM, step by step, from the formulas of cells.h.
 Outputs lstm(const Inputs& in, const Attrs& attrs) {
   const int64_t h = in[1].shape[1];
   const Shape shape = {in[0].shape[0], in[0].shape[1], h};
@@ -51,6 +52,7 @@ Outputs lstm(const Inputs& in, const Attrs& attrs) {
   return out;
 }
 
+/// The outputs of a GRU, step by step, from the formulas of cells.h.
 Outputs gru(const Inputs& in, const Attrs& attrs) {
   const int64_t h = in[1].shape[1];
   const Shape shape = {in[0].shape[0], in[0].shape[1], h};

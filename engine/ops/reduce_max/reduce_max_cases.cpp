@@ -9,6 +9,7 @@ namespace {
 
 using namespace naive;
 
+/// The largest element over the reduced dims.
 Outputs reduce_max(const Inputs& in, const Attrs& attrs) {
   const Ints dims = attrs.ints("dims");
   const auto is_reduced = [&](size_t d) { return std::count(dims.begin(), dims.end(), static_cast<int64_t>(d)) > 0; };

@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kMaxThreads)
 
 // Launchers
 
-/// How the elements of x are visited for each output, and how many threads share one.
+/// The order in which the elements of x are visited for each output, and the number of threads that share an output.
 Reduction reduction(const TensorArg& x, const TensorArg& y, const Ints& dims) {
   const Shape strides = cpu::strides_of(x.shape), out = cpu::kept_strides(x.shape, y.shape, dims);
   cpu::Loops<2> kept;

@@ -8,6 +8,7 @@ namespace {
 
 using namespace naive;
 
+/// Adds each element of x, times the scale, to its element of y.
 Outputs reduce_sum(const Inputs& in, const Attrs& attrs) {
   const Ints dims = attrs.ints("dims");
   Shape shape;

@@ -10,12 +10,12 @@
 
 namespace trainctl {
 
-/// [1] if no dim is left.
+/// The shape after the reduction; [1] if no dim is left.
 Shape reduced_shape(const Shape& shape, const Ints& dims, bool keep_dims);
 
 /// One float output; throws a ShapeError unless dims are different dims of the input.
 std::vector<TensorInfo> infer_reduction(std::string_view op, Infos in, const Attrs& attrs);
-/// "abc->ac"
+/// The rule of the reduction, such as "abc->ac".
 std::string reduction_rule(Infos in, const Attrs& attrs);
 /// The letters that only the input has: "b".
 std::string reduced_letters(Infos in, const Attrs& attrs);

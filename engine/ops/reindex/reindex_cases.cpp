@@ -8,6 +8,7 @@ namespace {
 
 using namespace naive;
 
+/// Computes each element of y from its source in x, as the mode defines it.
 Outputs reindex(const Inputs& in, const Attrs& attrs) {
   const auto dim = static_cast<size_t>(attrs.integer("dim"));
   const std::string mode = attrs.text("mode");

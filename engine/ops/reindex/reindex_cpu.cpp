@@ -7,7 +7,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kReindexThreadWork = 32768;  ///< elements
+constexpr int64_t kReindexThreadWork = 32768;  ///< elements that make it worth waking a thread
 
 CpuKernel prepare_reindex(const KernelCall& call) {
   return [r = ReindexCall::of(call, call.in[0], call.out[0]), x = call.in[0].as<float>(), y = call.out[0].as<float>(),

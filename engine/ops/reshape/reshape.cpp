@@ -18,7 +18,7 @@ constexpr const char* kReshapeNeedsWholeDims =
     "reshape keeps this index on one rank: only the outermost factor of a "
     "dim can be cut";
 
-/// The letters of one side: one string per dim.
+/// The letters of the input or of the output in the rule: one string per dim.
 using Side = std::vector<std::string>;
 
 struct Digits {
@@ -30,8 +30,8 @@ struct Range {
   size_t begin, end;
 };
 
-/// Digits of a run of dims with equally many elements on both sides. False if they have no common digits ([6, 4] ->
-/// [8, 3]): then each side gets its own letters.
+/// Assigns letters to the digits that two runs of dims with equally many elements have in common. Returns false if
+/// there are none ([6, 4] -> [8, 3]): each side then gets its own letters.
 bool share_digits(const Shape& in, Range i, const Shape& out, Range o, Digits& digits, char& next) {
   int64_t left_in = 1, left_out = 1;
   size_t at_in = i.begin, at_out = o.begin;

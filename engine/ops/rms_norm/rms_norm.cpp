@@ -26,7 +26,7 @@ void expect_rms_norm_grad(Infos in) {
   if (in.size() == 4) expect_shape(in[3], {in[0].shape.back()}, "gamma");
 }
 
-/// The number of each row.
+/// The shape of the statistics that ranks exchange: one number for each row.
 Shape rms_stats_shape(Infos in, const Attrs&) {
   Shape shape = in[0].shape;
   shape.back() = 1;
@@ -44,7 +44,8 @@ Attrs scale_attrs(const Attrs& attrs) {
   return shared;
 }
 
-/// Emits it on heads of equal size with a shared weight, between two views.
+/// Emits the norm for each of `heads` heads of equal size, with a weight that all heads share. Reshapes before and
+/// after it give the heads a dim.
 TensorId emit_by_heads(LayerContext& layer, int64_t heads, const Attrs& attrs) {
   const Shape whole = layer.shape();
   if (whole.back() % heads != 0)
@@ -59,7 +60,7 @@ TensorId emit_by_heads(LayerContext& layer, int64_t heads, const Attrs& attrs) {
   return layer.builder.emit("reshape", {y}, {{"shape", whole}})[0];
 }
 
-const int64_t kRmsNormParts = 4;  // of an example's row
+const int64_t kRmsNormParts = 4;  // shards of each row in the examples
 
 }  // namespace
 

@@ -103,8 +103,8 @@ Outputs rms_norm_grad(const NaiveCall& call) {
   return epilogue.parameter_grads ? Outputs{dx, dgamma} : Outputs{dx};
 }
 
-/// Gradients with the ops that the compiler fuses: rows that do and do not fill their threads, with and without whole
-/// packs, many and few of them, and rows longer than a block of threads.
+/// Adds gradients with fused ops: many and few rows; rows that fill their threads or not, that consist of whole packs
+/// or not, and that are longer than a block of threads covers.
 void rms_norm_add_gradients(std::vector<KernelCase>& calls) {
   using Fill = CaseOperand::Fill;
   for (const Shape& shape :
@@ -134,7 +134,7 @@ void rms_norm_add_gradients(std::vector<KernelCase>& calls) {
   }
 }
 
-/// Two and three parts per row: odd sizes, single elements and long ones, with and without gamma.
+/// Cases with two and three shards per row, of odd sizes, single elements and long shards, with and without gamma.
 std::vector<KernelCase> rms_norm_kernels() {
   std::vector<KernelCase> calls;
   using Fill = CaseOperand::Fill;

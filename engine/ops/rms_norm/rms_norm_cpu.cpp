@@ -15,7 +15,7 @@ extern const OpDef rms_norm_param_grad_op;
 
 namespace {
 
-constexpr int64_t kLeastRmsElements = 32768;  ///< that are worth waking a thread for
+constexpr int64_t kLeastRmsElements = 32768;  ///< below this, waking a thread takes longer than the work
 
 float offset_of_scale(const KernelCall& call) { return static_cast<float>(call.attrs.number("offset", 0)); }
 

@@ -26,7 +26,7 @@ Attrs inverse_of(Attrs attrs) {
 
 bool reads_starts(const Attrs& attrs) { return attrs.integer("positions", 0) > 0; }
 
-/// Checks the second input.
+/// Checks the second input, documents or starts.
 void expect_places(Infos in, const Attrs& attrs) {
   const Shape& x = in[0].shape;
   const char* const what = reads_starts(attrs) ? "the input of first positions" : "the documents";
@@ -36,7 +36,7 @@ void expect_places(Infos in, const Attrs& attrs) {
 
 /// The heads of an input, as the layer attention has them.
 struct Units {
-  int64_t count = 1;  ///< that can be cut
+  int64_t count = 1;  ///< number of units, the part of a row that can be sharded
   int64_t heads = 1, rotated = 1;
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 using namespace naive;
 
-/// Clamped between 0 at `from` and 1 at `to`.
+/// The linear function that is 0 at `from` and 1 at `to`, clamped to [0, 1].
 double ramp(double x, double from, double to) { return std::min(std::max((x - from) / (to - from), 0.0), 1.0); }
 
 /// The inverse frequency of a pair of d features, with the formulas of transformers' modeling_rope_utils.py.
@@ -54,6 +54,7 @@ double naive_magnitude(const Attrs& attrs) {
          (attrs.has("mscale") ? 0.1 * attrs.number("mscale_all_dim") * log + 1 : 1);
 }
 
+/// Rotates each pair of features by its angle in double precision; other features are copied.
 Outputs rotary(const Inputs& in, const Attrs& attrs) {
   const int64_t d = attrs.integer("head_dim"), heads = attrs.integer("heads", 1), rotated = attrs.integer("rotated", 1);
   const int64_t turned = attrs.integer("rotary_dim", d), begin = attrs.integer("rotary_offset", 0);
@@ -109,7 +110,7 @@ std::vector<OpCase> rotary_rows() {
       for (const int64_t offset : {3, 6})
         rotary_rows.push_back({"rotary", {{{2, 6, 60}}}, with(attrs, {{"rotary_offset", offset}}), {{2, 6, 60}}});
     }
-    // The same where GPUs read and write packs.
+    // The same cases at offsets where GPUs read and write packs of several features.
     for (const int64_t offset : {8, 16})
       rotary_rows.push_back(
           {"rotary",

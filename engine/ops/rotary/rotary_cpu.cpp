@@ -1,4 +1,5 @@
-// The sines of all rows are computed once, and shared by the layers that rotate by the same angles.
+// rotary on a CPU. The sines and cosines of all rows are computed once, and are shared by the layers that rotate by the
+// same angles.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -11,12 +12,12 @@
 namespace trainctl {
 namespace {
 
-/// Shape [rows, pairs] each, multiplied by the magnitude.
+/// The cosines and sines of the angles, [rows, pairs] each, multiplied by the magnitude (rotary_angles.h).
 struct Turns {
   std::vector<float> cosines, sines;
 };
 
-/// Rows [first, first + count) of the whole.
+/// The cosines and sines of rows [first, first + count) of the whole sequence.
 std::shared_ptr<const Turns> turns_of(const RotaryCall& r, int64_t first, int64_t count) {
   static thread_local std::map<std::tuple<std::vector<double>, double, int64_t, int64_t, bool>,
                                std::weak_ptr<const Turns>>
@@ -35,7 +36,7 @@ std::shared_ptr<const Turns> turns_of(const RotaryCall& r, int64_t first, int64_
   return turns;
 }
 
-/// x and y may be the same.
+/// Rotates the pairs of features i and i + pairs of one head. x and y may be the same memory.
 void turn_halves(const float* x, float* y, const float* cosines, const float* sines, int64_t pairs) {
   for (int64_t i = 0; i < pairs; ++i) {
     const float a = x[i], b = x[i + pairs];

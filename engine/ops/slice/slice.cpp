@@ -21,8 +21,8 @@
 namespace trainctl {
 namespace {
 
-/// One letter for each dim of x, and for each dim of y the same one or, where the sizes differ, one of its own.
-/// `why_whole`: why ranks cannot sum; empty if they can.
+/// The rule: each dim of x has a letter. A dim of y has the same letter as in x or, if the sizes differ, a letter of
+/// its own. `why_whole`: the reason why ranks cannot sum parts of y; empty if they can.
 RuleText selection_rule(const TensorInfo& x, const Shape& y, const std::string& why_whole) {
   const std::string from = letters(x.shape.size()), own = letters(2 * x.shape.size()).substr(x.shape.size());
   std::string to = from, changed;
@@ -49,6 +49,7 @@ std::vector<TensorInfo> infer_slice(Infos in, const Attrs& attrs) {
   return {{size, in[0].dtype}};
 }
 
+/// Checks the attrs of a padding, and returns the padded shape.
 std::vector<TensorInfo> infer_pad(Infos in, const Attrs& attrs) {
   expect_inputs("pad", in, 1, 1);
   expect_floats("pad", in);
@@ -97,7 +98,7 @@ std::vector<FieldFault> pad_faults(const Attrs& attrs) {
   return faults;
 }
 
-/// One dim after the other.
+/// Emits a padding by elements of the input, one dim after the other.
 TensorId pad_with_input(LayerContext& layer, const Ints& before, const Ints& after, const std::string& mode) {
   std::vector<int64_t> dims;
   for (size_t d = 0; d < before.size(); ++d)
@@ -147,7 +148,7 @@ extern const OpDef slice_op = {
           for (size_t d = 0; d < after.size(); ++d) after[d] -= begin[d] + size[d];
           g.set_in_grad(0, "pad", {g.out_grad()}, {{"before", begin}, {"after", after}, {"value", 0.0}});
         },
-    // Only the part is read.
+    // The cost counts only the part of x that is read.
     .kernel = {.name = "slice",
                .cost = [](Infos, Infos out,
                           const Attrs&) { return Cost{.bytes = 2.0 * static_cast<double>(bytes_of(out[0]))}; },

@@ -12,7 +12,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kLeastSliceElements = 32768;  ///< that are worth waking a thread for
+constexpr int64_t kLeastSliceElements = 32768;  ///< below this, waking a thread takes longer than the work
 
 /// The dims of a window without allocations: all but the last iterate over rows.
 class WindowRows {

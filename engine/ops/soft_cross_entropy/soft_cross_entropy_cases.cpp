@@ -9,7 +9,7 @@ namespace {
 
 using namespace naive;
 
-/// -sum t log softmax(x), written as probabilities, and its gradient.
+/// The loss -sum t log softmax(x), computed from the probabilities themselves, and its gradient.
 Outputs with_grad(const Inputs& in, const Attrs& attrs) {
   const int64_t c = in[0].shape.back();
   const double scale = attrs.number("scale", 1.0), smoothing = attrs.number("label_smoothing", 0);

@@ -15,7 +15,7 @@ extern const OpDef softmax_op;
 
 namespace {
 
-/// The dims other than attr dim, then `numbers`.
+/// The shape of statistics of rows: the dims other than attr dim, then `numbers` numbers.
 template <int numbers>
 Shape of_rows(Infos in, const Attrs& attrs) {
   Shape shape = in[0].shape;
@@ -25,9 +25,10 @@ Shape of_rows(Infos in, const Attrs& attrs) {
 }
 
 const Attrs kSoftmaxAlongRows = {{"dim", int64_t{1}}};
-const int64_t kSoftmaxParts = 4;  // of an example's row
+const int64_t kSoftmaxParts = 4;  // shards of each row in the examples
 
-/// `given`: x, or dy and y.
+/// Checks the inputs of a kernel of statistics and returns its output, `numbers` numbers per row. `given`: the number
+/// of inputs, 1 (x) or 2 (dy and y).
 template <int numbers, size_t given>
 std::vector<TensorInfo> stats_outputs(Infos in, const Attrs& attrs, DType) {
   expect_inputs("softmax", in, given, given);

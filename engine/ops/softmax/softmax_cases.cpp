@@ -20,7 +20,8 @@ Outputs softmax(const Inputs& in, const Attrs& attrs) {
 
 Attrs dim(int64_t d) { return {{"dim", d}}; }
 
-/// The rows around attr dim: f(row, n, element of the row and its index) for all elements.
+/// Calls f(row, i) for all elements. `i`: index of the element; `row`: index of the row along attr dim that contains
+/// it.
 template <class F>
 void for_each_element(const Shape& shape, const Attrs& attrs, F f) {
   const int64_t dim = attrs.integer("dim");
@@ -45,6 +46,7 @@ Outputs softmax_stats(const NaiveCall& call) {
   return {out};
 }
 
+/// y of a shard of rows, from the statistics [parts, .., 2] of all shards.
 Outputs softmax_apply(const NaiveCall& call) {
   const Tensor64 &x = call.in[0], &softmax_stats = call.in[1];
   const int64_t rows = num_elements(softmax_stats.shape) / softmax_stats.shape[0] / 2;
@@ -79,7 +81,7 @@ Outputs softmax_grad_apply(const NaiveCall& call) {
   return {dx};
 }
 
-/// Parts of rows, along the last dim and along another: odd sizes, one element, long rows; two and three parts.
+/// Cases with two and three shards of rows along the last and another dim: odd sizes, single elements and long rows.
 std::vector<KernelCase> softmax_kernels() {
   std::vector<KernelCase> calls;
   using Fill = CaseOperand::Fill;

@@ -18,8 +18,9 @@ void softmax_row(const float* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] *= scale;
 }
 
-constexpr int64_t kSoftmaxTile = 64;  // columns of a strided softmax at a time
+constexpr int64_t kSoftmaxTile = 64;  // columns that a softmax along a dim other than the last computes at a time
 
+/// The softmax of `count` neighboring columns of n elements each, which are `inner` elements apart in memory.
 void softmax_columns(const float* x, float* y, int64_t n, int64_t inner, int64_t count) {
   float top[kSoftmaxTile];
   double total[kSoftmaxTile] = {};
@@ -87,6 +88,7 @@ CpuKernel prepare_softmax_grad(const KernelCall& call) {
 
 // Kernels for a part of the dim.
 
+/// The statistics (largest x, sum of exponentials relative to it) of `count` neighboring columns of n elements each.
 void stats_of_columns(const float* x, float* stats, int64_t n, int64_t inner, int64_t count) {
   float top[kSoftmaxTile];
   double total[kSoftmaxTile] = {};

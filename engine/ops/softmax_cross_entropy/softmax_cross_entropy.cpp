@@ -24,7 +24,7 @@ void expect_logits_and_labels(std::string_view op, Infos in) {
   if (in[1].dtype != DType::i32) shape_error(fmt::format("{}: the label is f32, expected i32", op));
 }
 
-/// The numbers of each row.
+/// The shape of the statistics that ranks exchange: the numbers of each row (see the top of the file).
 Shape cross_entropy_stats_shape(Infos in, const Attrs& attrs) {
   Shape shape = in[0].shape;
   shape.back() = attrs.number("label_smoothing", 0) > 0 ? 4 : 3;

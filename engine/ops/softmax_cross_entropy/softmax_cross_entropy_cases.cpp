@@ -39,7 +39,7 @@ Outputs with_logit_grad(const Inputs& in, const Attrs& attrs, double label_weigh
 
 Attrs softmax_cross_entropy_scale(double s) { return {{"scale", s}}; }
 
-/// Targets other than just the labels' classes.
+/// The attrs for targets other than the class of the label alone: label smoothing and ignored labels.
 std::vector<Attrs> other_targets(double softmax_cross_entropy_scale) {
   return {{{"scale", softmax_cross_entropy_scale}, {"label_smoothing", 0.1}},
           {{"scale", softmax_cross_entropy_scale}, {"label_smoothing", 1.0}},
@@ -57,7 +57,7 @@ Shape stats_shape(Shape logits, const Attrs& attrs) {
   return logits;
 }
 
-/// All classes are this part's.
+/// The statistics of a shard that has all classes.
 Outputs softmax_cross_entropy_stats(const NaiveCall& call) {
   const Tensor64& logits = call.in[0];
   const int64_t n = logits.shape.back();
@@ -81,6 +81,7 @@ Outputs softmax_cross_entropy_stats(const NaiveCall& call) {
 struct RowOfParts {
   double log_sum, correct = -INFINITY, mean = 0;
 };
+/// The sums of row r over all classes, from the statistics of all shards.
 RowOfParts of_parts(const NaiveCall& call, int64_t r) {
   const Tensor64& softmax_cross_entropy_stats = call.in[2];
   const int64_t parts = softmax_cross_entropy_stats.shape[0], numbers = softmax_cross_entropy_stats.shape.back(),
@@ -113,6 +114,7 @@ Outputs softmax_cross_entropy_apply(const NaiveCall& call) {
   return {{{1}, {scale_of(call) * sum}}};
 }
 
+/// The gradient of the logits of a shard, from the statistics of all shards.
 Outputs softmax_cross_entropy_grad_apply(const NaiveCall& call) {
   const int64_t n = call.in[0].shape.back();
   const double e = call.attrs.number("label_smoothing", 0);

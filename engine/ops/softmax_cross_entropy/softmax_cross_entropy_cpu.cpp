@@ -36,10 +36,11 @@ struct Mean {
   double scale_of_grad() const { return scale() * double{scalars->loss_scale}; }
 };
 
-constexpr int64_t kLossRows = 16;   ///< rows per block
-constexpr int64_t kFewClasses = 8;  ///< so few do not fill a vector: rows do
+constexpr int64_t kLossRows = 16;  ///< rows per block
+/// Up to this many, the loops are vectorized over rows, since the classes do not fill a vector.
+constexpr int64_t kFewClasses = 8;
 
-/// The rows of the logits.
+/// Loops over the rows of the logits on several threads, with sums that do not depend on the number of threads.
 class LogitRows {
  public:
   explicit LogitRows(const KernelCall& call)
@@ -136,7 +137,7 @@ double write_grads_in_lanes(const float* x, int64_t classes, const int32_t* labe
       continue;
     }
     for (int64_t c = 0; c < classes; ++c) to[c] = e[c][r] * static_cast<float>(share[r]);
-    // The difference of the label's probability and 1 would lose digits.
+    // Subtracting 1 from the label's probability would lose digits, so exponentials are subtracted in double.
     to[labels[r]] = static_cast<float>(-share[r] * (sum[r] - double{e[labels[r]][r]}));
     total += std::log(sum[r]) + (double{top[r]} - correct[r]);
   }

@@ -30,7 +30,7 @@ size_t dim_of(const Attrs& attrs, const char* op, const TensorInfo& x) {
   return static_cast<size_t>(dim);
 }
 
-/// Parts of a dim of `whole`, in order, that do not overlap.
+/// Checks that the parts of the dim are in order, do not overlap, and lie within the whole.
 void expect_parts(const char* op, const SplitParts& parts) {
   const auto& [whole, sizes, offsets] = parts;
   bool fits = offsets.size() == sizes.size();
@@ -87,7 +87,7 @@ std::vector<TensorInfo> infer_concat(Infos in, const Attrs& attrs) {
 /// Letters of the sharding rule. The dims of the whole and of its parts share a letter, whose size is the greatest
 /// common divisor of their sizes; each size has another letter for the rest, which cannot be cut.
 struct PartLetters {
-  std::string dims, common, rest;  ///< all dims; what may be cut; what may not
+  std::string dims, common, rest;  ///< letters: of all dims; of the one that may be sharded; of those that may not
   int64_t divisor;
   std::map<int64_t, std::string> of_size;
   size_t dim;
@@ -113,7 +113,7 @@ struct PartLetters {
   }
 };
 
-/// `whole_first`: set for a split.
+/// The rule of a split (`whole_first`) or concat along dim `dim`, of size `whole`, into parts of these sizes.
 RuleText parts_rule(const char* op, size_t ndim, size_t dim, int64_t whole, const Ints& sizes, bool whole_first) {
   const PartLetters l(ndim, dim, whole, sizes);
   const std::string one = l.tensor(whole), many = l.tensors(sizes), parts = format_list(sizes);
@@ -173,7 +173,7 @@ void split_backward(GradBuilder& g) {
   g.set_in_grad(0, "concat", given, attrs);
 }
 
-/// The gradients of the inputs are parts of dy; those of inputs that need none are left out.
+/// The gradients of the inputs are parts of dy. Inputs that need no gradient are left out.
 void concat_backward(GradBuilder& g) {
   const int64_t dim = g.attrs().integer("dim");
   Ints sizes;
@@ -211,7 +211,7 @@ Shape concat_block(Infos in, const Attrs& attrs, int64_t parts) {
   return block;
 }
 
-/// Outputs of examples, in which one rank has all parts.
+/// The outputs of the examples of pack kernels: [1, ..block], since one rank has all parts.
 template <Shape (*block)(Infos, const Attrs&, int64_t)>
 std::vector<TensorInfo> packed(Infos in, const Attrs& attrs, DType) {
   Shape shape = block(in, attrs, 1);
@@ -361,6 +361,7 @@ int count_parts(const Attrs& attrs) {
   return static_cast<int>(std::clamp<int64_t>(count, 1, kMaxLayerOutputs));
 }
 
+/// Emits the layer split, whose field `sizes` or number of parts gives the sizes of its outputs.
 LayerOutputs emit_split(LayerContext& layer) {
   const int64_t dim = layer.non_negative_dim(layer.attrs.integer("dim"));
   refuse_batch(layer, static_cast<size_t>(dim));

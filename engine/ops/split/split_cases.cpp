@@ -13,6 +13,7 @@ Ints offsets_of(const Attrs& attrs, const Ints& sizes) {
   return offsets;
 }
 
+/// The parts of x along attr dim, each from its offset on.
 Outputs split(const Inputs& in, const Attrs& attrs) {
   const auto dim = static_cast<size_t>(attrs.integer("dim"));
   const Ints sizes = attrs.ints("sizes"), offsets = offsets_of(attrs, sizes);
@@ -28,6 +29,7 @@ Outputs split(const Inputs& in, const Attrs& attrs) {
   return parts;
 }
 
+/// The inputs joined along attr dim, with zeros between them if attr offsets leaves gaps.
 Outputs concat(const Inputs& in, const Attrs& attrs) {
   const auto dim = static_cast<size_t>(attrs.integer("dim"));
   Ints sizes;
@@ -50,7 +52,8 @@ Outputs concat(const Inputs& in, const Attrs& attrs) {
   })};
 }
 
-/// One rank has no blocks for others. With several ranks, the rows of the ops run these kernels under every cut.
+/// The result of a pack kernel on one rank: zeros, since there are no blocks for other ranks. The cases of the ops run
+/// these kernels on several ranks.
 Outputs no_blocks(const NaiveCall& call) { return {zeros(call.before[0].shape)}; }
 
 Inputs without_blocks(const NaiveCall& call) { return {call.in.begin(), call.in.end() - 1}; }
@@ -68,7 +71,7 @@ extern const OpCases split_cases = {
              {"split", {{{4, 3, 31}}}, parts(2, {1, 17, 13}), {{4, 3, 1}, {4, 3, 17}, {4, 3, 13}}},
              {"split", {{{6, 7, 4}}}, parts(1, {5, 2}), {{6, 5, 4}, {6, 2, 4}}},
              {"split", {{{5, 6}}}, parts(0, {2, 3}), {{2, 6}, {3, 6}}},
-             // parts that several ranks cut
+             // parts of which several ranks can have a shard
              {"split", {{{4, 24}}}, parts(1, {12, 6, 6}), {{4, 12}, {4, 6}, {4, 6}}},
              {"split", {{{24, 3}}}, parts(0, {4, 16, 4}), {{4, 3}, {16, 3}, {4, 3}}},
              {"split", {{{2, 36, 5}}}, parts(1, {12, 12, 12}), {{2, 12, 5}, {2, 12, 5}, {2, 12, 5}}},

@@ -1,4 +1,5 @@
-// out[1] = sum of in^2: this rank's term of the squared global norm. not_finite: whether the norm is nan or infinite.
+// sum_squares: out[1] = sum of in^2, this rank's term of the squared global norm. count_not_finite: out[1] = 0 if the
+// norm is finite, else 1.
 #include <cmath>
 
 #include "engine/ops/cpu/block_sums_cpu.h"
@@ -8,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kSquaresBlock = 1 << 15;  ///< elements
+constexpr int64_t kSquaresBlock = 1 << 15;  ///< elements per block of the sum
 
 CpuKernel prepare_sum_squares(const KernelCall& call) {
   return [sums = cpu::BlockSums(call.threads, call.in[0].size(), kSquaresBlock, 1), x = call.in[0].as<float>(),

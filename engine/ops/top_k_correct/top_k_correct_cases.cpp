@@ -9,7 +9,7 @@ namespace {
 
 using namespace naive;
 
-/// By the definition: sorts each row, the lower class first among equals.
+/// Counts the correct rows by sorting each row; among equal predictions the lower class comes first.
 Tensor64 count(const Inputs& in, const Attrs& attrs) {
   const int64_t classes = in[0].shape.back(), k = attrs.integer("k", 1);
   double correct = 0;

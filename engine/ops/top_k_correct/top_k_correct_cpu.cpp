@@ -23,7 +23,8 @@ int64_t ranked_class_of(int32_t label, int64_t classes) {
   return label;
 }
 
-/// Classes ahead of the label's. A nan is ahead of every number, and every class is ahead of a label's nan.
+/// The number of classes that rank before the class of the label. A NaN ranks before every number. If the prediction of
+/// the label itself is NaN, every class ranks before it.
 int64_t ahead(const float* x, int64_t classes, int64_t label) {
   const float own = x[label];
   int32_t before = 0, after = 0;
@@ -39,7 +40,8 @@ CpuKernel prepare_top_k_correct(const KernelCall& call) {
   return [=, x = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(), correct = call.out[0].as<float>(),
           add = call.out[0].accumulate, k = call.attrs.integer("k", 1), targets = Targets::of(call.attrs)] {
     for (int64_t r = 0; r < rows; ++r)
-      if (targets.counts(labels[r])) ranked_class_of(labels[r], classes);  // threads must not throw
+      // Throws here for an invalid label, since the threads below must not throw.
+      if (targets.counts(labels[r])) ranked_class_of(labels[r], classes);
     std::array<int64_t, kMostThreads> counts{};
     cpu::run_parts(threads, [&](int part) {
       int64_t count = 0;

@@ -14,7 +14,7 @@
 namespace trainctl {
 namespace {
 
-/// True if it contains each of 0 to n-1 once.
+/// True if the n numbers of `perm` are 0 to n - 1 in some order.
 bool is_permutation(Ints perm) {
   std::sort(perm.begin(), perm.end());
   bool each_once = true;

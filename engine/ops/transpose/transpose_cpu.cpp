@@ -46,7 +46,7 @@ CpuKernel prepare_transpose(const KernelCall& call) {
       });
     };
   }
-  // One other loop reads contiguously: with the innermost loop it forms the blocks.
+  // The loop that reads contiguously and the innermost loop, which writes contiguously, form the blocks.
   cpu::Loops<2> outer;
   int64_t rows = 1, to_stride = 0;
   for (int d = 0; d < merged.ndim; ++d) {

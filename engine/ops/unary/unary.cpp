@@ -23,7 +23,7 @@ KernelExample example_of(const char* what, size_t inputs) {
   return shown;
 }
 
-/// scale's needs neither x nor y.
+/// Builds the backward node of a function. The gradient of `scale` needs neither x nor y.
 template <Unary kFunction>
 void unary_backward(GradBuilder& g) {
   constexpr const UnaryDef& def = unary_def(kFunction);

@@ -45,6 +45,7 @@ std::vector<OpCase> unary_rows() {
   return unary_rows;
 }
 
+/// The reference of each function, in double precision.
 std::vector<Reference> references() {
   return {{"silu", reference<Unary::silu>},
           {"leaky_relu", reference<Unary::leaky_relu>},

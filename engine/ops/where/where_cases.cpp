@@ -6,7 +6,7 @@
 namespace trainctl {
 namespace {
 
-/// A condition of both kinds: a third of its elements is 0.
+/// A condition that holds for some elements and not for others: a third of them are 0.
 CaseInput mask(Shape shape) { return {.shape = std::move(shape), .differentiable = false, .zeros = true}; }
 
 naive::Outputs where(const naive::Inputs& in, const Attrs&) {

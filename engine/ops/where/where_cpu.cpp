@@ -21,7 +21,7 @@ void cpu::masked_fill_span(const float* x, const float* mask, float* y, int64_t 
 
 namespace {
 
-/// An innermost loop in which an operand has stride 0 or 1.
+/// Prepares loops over the broadcast operands. In the innermost loop each operand has stride 0 or 1.
 CpuKernel prepare_where(const KernelCall& call) {
   const Shape& shape = call.out[0].shape;
   std::array<Shape, 4> strides;

@@ -26,7 +26,8 @@ bool follows(const Place& before, const Place& after) {
   return before.dim == after.dim && (after.dim < 0 || after.index == before.index + 1);
 }
 
-/// All axes; those that cut a dim in either layout in that dim's order.
+/// Returns all axes of the mesh, in an order in which axes that cut one dim in either layout stand in the order of that
+/// dim.
 Axes in_order(const Mesh& mesh, const Layout& from, const Layout& to) {
   Axes order;
   const auto add = [&](Axis a) {

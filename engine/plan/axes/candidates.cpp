@@ -21,6 +21,8 @@ class Spread {
   }
 
  private:
+  /// Backtracking: gives factor `factor` axes whose sizes multiply to `rest`, in all ways that order_ permits, then
+  /// continues with the next factor. Complete assignments are added to found_.
   void place(size_t factor, int64_t rest) {
     if (found_.size() >= limit_) return;
     if (factor == ways_.size()) {
@@ -60,6 +62,7 @@ bool has(const Axes& axes, Axis axis) { return std::find(axes.begin(), axes.end(
 
 }  // namespace
 
+/// For each dim, takes the leading axes of the layout that divide the size of its factor.
 Following follow(const Mesh& mesh, const Layer& layer, const LayerFacts& facts, const TensorRule& rule,
                  const Layout& layout) {
   Following result;
@@ -123,7 +126,8 @@ std::vector<FactorAxes> assignments(const Mesh& mesh, const std::vector<int64_t>
 
 std::vector<FactorAxes> nearest_assignment(const Mesh& mesh, const std::vector<int64_t>& factor_ways,
                                            const FactorAxes& wish) {
-  // After its own wish a factor takes axes that no factor wished for, and only then those of others.
+  // A factor first takes the axes that it wishes for, then axes that no factor wishes for, and only then axes that
+  // other factors wish for.
   Axes wished;
   for (const Axes& axes : wish) wished.insert(wished.end(), axes.begin(), axes.end());
   Axes rest;

@@ -19,11 +19,11 @@ struct Link {
 
 struct Links {
   std::vector<std::vector<Link>> in, out;  ///< one entry per unit, in the order of the nodes
-  /// Units that compute every element or row independently: if an input is cut in a way that the rule permits, the
-  /// output is cut in the same way, at no cost unless an inner factor is cut. They reduce nothing, and compute no
-  /// gradients of parameters.
+  /// By unit: true if it computes every element or row independently. If an input is cut in a way that the rule
+  /// permits, the output is cut in the same way, at no cost unless an inner factor is cut. They reduce nothing, and
+  /// compute no gradients of parameters.
   std::vector<bool> passes_through;
-  /// Units that only pass on the outputs of one other unit, which are never partial sums.
+  /// By unit: true if it only passes on the outputs of one other unit, and these are never partial sums.
   std::vector<bool> only_follows;
 };
 

@@ -35,7 +35,8 @@ class Propagation {
         changed_at_(chosen.axes.size()),
         settled_at_(chosen.axes.size()) {}
 
-  // Coordinate descent stops when no single unit can gain, so it starts more than once.
+  // Coordinate descent stops at an assignment that no change of a single unit improves, which need not be the best one.
+  // So the search runs from several starts and keeps the best result.
   void choose() {
     std::vector<FactorAxes> best;
     double least = 0;
@@ -57,7 +58,7 @@ class Propagation {
     data_parallel,  ///< every other unit is data parallel
   };
 
-  /// False if it is where another began.
+  /// Sets the initial axes. Returns false if an earlier start had the same ones.
   bool begin(Start start) {
     for (int u = 0; u < chosen_.num_units(); ++u) {
       traffic_.unset(u);
@@ -103,7 +104,7 @@ class Propagation {
     traffic_.set(u, axes);
   }
 
-  /// Its followers adopt the choice where they can.
+  /// Gives the unit group[0] these axes. The other units of the group follow it: they adopt its choice where they can.
   void take_along(const std::vector<int>& group, const FactorAxes& axes) {
     take(group[0], axes);
     for (size_t i = 1; i < group.size(); ++i) {
@@ -114,8 +115,8 @@ class Propagation {
     }
   }
 
-  /// True if the unit changed. It is left out if it changed nothing the last time, and nothing around it has changed
-  /// since.
+  /// Chooses the axes of a unit again. Returns true if they changed. Skips a unit that did not change the last time if
+  /// nothing around it has changed since.
   bool improve(int u) {
     const Surroundings& around = surroundings_[u];
     if (std::all_of(around.units.begin(), around.units.end(), [&](int v) { return changed_at_[v] <= settled_at_[u]; }))
@@ -147,7 +148,7 @@ class Propagation {
     return true;
   }
 
-  /// Weighs the unit's candidates.
+  /// Computes the cost of each candidate of the unit, and takes the cheapest.
   void choose(int u, const std::vector<int>& group) {
     const std::vector<FactorAxes> choices = candidates(u);
     if (choices.size() == 1) {
@@ -177,7 +178,8 @@ class Propagation {
     chosen_.is_chosen(u) ? traffic_.set(u, axes) : traffic_.unset(u);
   }
 
-  /// The axes that suit the readers of the unit, those of its followers instead of these.
+  /// Returns the axes that would let the unit's readers read its output without redistribution. For a reader that only
+  /// follows the unit, the readers of that follower are taken instead.
   std::vector<FactorAxes> suiting(int u) const {
     std::vector<FactorAxes> found;
     for (const Link& link : chosen_.links.out[u]) {
@@ -194,6 +196,8 @@ class Propagation {
     return found;
   }
 
+  /// Returns the axes that are considered for a unit: those that a strategy permits, or that its neighbors suggest, or
+  /// data parallel.
   std::vector<FactorAxes> candidates(int u) const {
     std::vector<FactorAxes> choices;
     const auto add = [&choices](FactorAxes axes) {
@@ -237,7 +241,7 @@ class Propagation {
   const std::vector<Surroundings> surroundings_;
   std::vector<std::vector<FactorAxes>> begins_;
   std::map<std::vector<int64_t>, FactorAxes> first_assignments_;  // by ways to cut each factor
-  std::vector<int> numbers_;                                      // by unit: equal axes, equal numbers
+  std::vector<int> numbers_;                                      // by unit: a number of its axes
   std::map<FactorAxes, int> number_of_;
   std::vector<FactorAxes> lists_;  // by number
   int64_t clock_ = 0;

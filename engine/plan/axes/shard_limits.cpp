@@ -25,7 +25,7 @@ Shape part_shape(const Graph& graph, const Plan& plan, TensorId tensor, const La
 
 bool takes_less(const Part& a, const Part& b) { return num_elements(a.shape) < num_elements(b.shape); }
 
-/// The largest part of any operand of the node on any rank.
+/// Returns the largest local shard among all operands of the node.
 Part largest_part(const Graph& graph, const Plan& plan, const Node& node) {
   Part largest;
   const auto look_at = [&](TensorId tensor, auto layout_of, size_t i) {

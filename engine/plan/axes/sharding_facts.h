@@ -22,8 +22,8 @@ struct LayerFacts {
 
 std::vector<LayerFacts> sharding_facts(const Graph& graph);
 
-/// By tensor: the dim that runs over the rows of the micro-batch, as the major part; -1: none. Nothing for tensors of
-/// the backward pass. A batch of one row has no dim.
+/// Returns for each tensor the dim whose major factor is the rows of the micro-batch; -1: none. Tensors of the backward
+/// pass have none, and neither has a batch of one row.
 std::vector<int> batch_dims(const Graph& graph);
 
 /// The data tensor (without producer) whose dim 0 is the batch; -1 in a graph that reads no data.

@@ -18,10 +18,10 @@
 namespace trainctl {
 namespace {
 
-/// A factor of a layer.
+/// A factor of a layer: the layer and the index of the factor in it.
 using LayerFactor = std::pair<LayerId, int>;
 
-/// The factor that cuts a dim of a node's tensor; -1: none.
+/// Returns the factor that is cut if dim `dim` of a node's tensor is cut; -1: none.
 int factor_of(const Graph& graph, const Node& node, const TensorRule& rule, int dim) {
   return dim < 0 ? -1
                  : cut_factor(rule[static_cast<size_t>(dim)], graph.layers[static_cast<size_t>(node.layer)].factors);
@@ -30,6 +30,7 @@ int factor_of(const Graph& graph, const Node& node, const TensorRule& rule, int 
 /// Classes of dims that must be cut in the same way: a factor of a layer, and the dims of tensors that layers share.
 class DimClasses {
  public:
+  /// Visits all operands of forward nodes. Factors of different layers that cut the same dim of a tensor get one class.
   explicit DimClasses(const Graph& graph) {
     std::map<std::pair<TensorId, size_t>, int> of_dims;
     const auto visit = [&](const Node& node, TensorId tensor, const TensorRule& rule) {
@@ -48,7 +49,7 @@ class DimClasses {
     }
   }
 
-  /// -1: no tensor has it as a dim.
+  /// Returns the class of a factor, or -1 if no tensor has the factor as a dim.
   int of(LayerId layer, int factor) const {
     const auto found = numbers_.find(LayerFactor{layer, factor});
     return found == numbers_.end() ? -1 : root(found->second);
@@ -70,13 +71,14 @@ class DimClasses {
   std::vector<int> parents_;
 };
 
-/// A product with a weight: the class that it makes, and the one that it sums over.
+/// A matrix product with a weight: the class of its output features (`made`), and the class of its input features, over
+/// which it sums (`summed`).
 struct WeightProduct {
   int made = -1, summed = -1;
   int64_t elements = 0;
 };
 
-/// Chooses the classes that `tensor` cuts.
+/// Chooses the classes of dims that parallel.tensor cuts.
 class TensorClasses {
  public:
   TensorClasses(const Graph& graph, const std::vector<LayerFacts>& facts, const std::vector<int>& rows, int64_t ways)
@@ -92,7 +94,7 @@ class TensorClasses {
   }
   bool empty() const { return chosen_.empty(); }
 
-  /// Factors of chosen classes that the ways do not divide.
+  /// Calls `fail` for each factor of a chosen class whose size is not divisible by parallel.tensor.
   void check(const std::function<void(const Layer&, const Factor&)>& fail) const {
     for (size_t l = 0; l < graph_.layers.size(); ++l)
       for (size_t f = 0; f < graph_.layers[l].factors.size(); ++f) {
@@ -107,6 +109,7 @@ class TensorClasses {
     return graph_.tensors[static_cast<size_t>(tensor)].kind == TensorKind::parameter;
   }
 
+  /// Finds the matrix products with weights, and the classes of each weight's dims.
   void find_products() {
     for (const Node& node : graph_.nodes) {
       if (node.phase != Phase::forward || !get_op(node.op).kernel.is_product) continue;
@@ -123,8 +126,8 @@ class TensorClasses {
     }
   }
 
-  /// Classes that stay whole: those that cannot be cut, the batch and rows, and dims of parameters that no product
-  /// multiplies by, such as those of norms and tables.
+  /// Marks the classes that are not cut: classes that cannot be cut, the batch and the rows, and dims of parameters
+  /// that are not factors of a matrix product, such as the parameters of norms and embedding tables.
   void exclude(const std::vector<int>& rows) {
     const auto add = [&](LayerId layer, int factor) {
       if (const int of = classes_.of(layer, factor); of >= 0) excluded_.insert(of);
@@ -157,8 +160,9 @@ class TensorClasses {
     }
   }
 
-  /// A class whose ways do not divide it is chosen all the same, and an error, if a product sums over it. Others, such
-  /// as the classes of a vocabulary, are then left whole.
+  /// Chooses the classes to cut. If parallel.tensor does not divide the size of a class over which a product sums, the
+  /// class is chosen nevertheless, so that check() reports an error. Any other class that is not divisible, such as the
+  /// classes of a vocabulary, is left whole.
   void choose() {
     std::map<int, int64_t> elements;
     std::set<int> summed, odd;
@@ -203,6 +207,8 @@ class SizeStrategies {
         axes_(size_axes(mesh, spec.parallel)),
         rows_(row_dims(graph)) {}
 
+  /// Adds the strategies that follow from data, tensor and context for layers that have none. Adds errors for sizes
+  /// that no layer permits.
   void add(std::vector<std::optional<LayerStrategy>>& strategies, std::vector<Diagnostic>& errors) {
     const bool shares_rows = !axes_.context.empty();
     if (shares_rows && rows_.empty()) {

@@ -64,7 +64,7 @@ class Reader {
   struct Given {
     int64_t ways = 1;
     bool said = false;
-    size_t input = 0, dim = 0;  // where it was given first
+    size_t input = 0, dim = 0;  // input and dim at which the strategy first cuts this factor
   };
 
   void read_input(size_t i) {
@@ -79,7 +79,8 @@ class Reader {
     }
   }
 
-  // The cuts multiply a parameter's size, so any number of ranks may hold a part.
+  // Reads the cuts of input i in hybrid_parallel. There a parameter has the size of one shard, and the cuts multiply
+  // this size, so any number of shards is possible.
   void read_hybrid_input(size_t i) {
     if (!right_length(i)) return;
     const bool parameter = graph_.tensors[layer_.inputs[i]].kind == TensorKind::parameter;
@@ -121,6 +122,8 @@ class Reader {
     return true;
   }
 
+  /// Checks that the cut of dim d of input i divides both the size of the dim and the number of ranks. Reports an error
+  /// and returns false if not.
   bool divides(size_t i, size_t d, int64_t size) {
     const int64_t cut = strategy_.cuts[i][d];
     if (size % cut != 0) {
@@ -138,6 +141,8 @@ class Reader {
     return true;
   }
 
+  /// Checks that the factor that dim d of input i cuts may be cut in this number of ways. Reports an error and returns
+  /// false if not.
   bool may_cut(size_t i, size_t d, int factor) {
     const int64_t cut = strategy_.cuts[i][d];
     if (cut == 1) return true;
@@ -156,7 +161,7 @@ class Reader {
     return false;
   }
 
-  // A factor that several inputs have is cut the same way in all of them.
+  // Checks that a factor that several inputs have is cut the same number of ways in all of them.
   void agree(size_t i, size_t d, int factor) {
     Given& given = given_[factor];
     const int64_t cut = strategy_.cuts[i][d];
@@ -170,6 +175,7 @@ class Reader {
     }
   }
 
+  /// Checks that the number of ranks is divisible by the product of the cuts of all factors.
   void check_product() {
     given_.resize(layer_.factors.size());
     int64_t product = 1;
@@ -194,7 +200,8 @@ class Reader {
     return factors;
   }
 
-  /// The ranks that share the experts are among those that share the tokens: each token is sent to its experts.
+  /// Returns true if the ranks that share the experts are among the ranks that share the tokens. Each token is then
+  /// sent to the ranks of its experts.
   bool exchanges_tokens() {
     if (experts_ < 0 || spec_.parallel.expert_method == ExpertMethod::gather ||
         spec_.parallel.mode != ParallelMode::semi_auto_parallel)
@@ -217,7 +224,7 @@ class Reader {
 
   std::string input_text(size_t i) const {
     const Tensor& tensor = graph_.tensors[layer_.inputs[i]];
-    // The layers of a pattern read different tensors, and their errors are one.
+    // The layers of a pattern read tensors of different names, but get one error message. So it names inputs by number.
     const bool by_number = !for_one_layer() && tensor.kind != TensorKind::parameter;
     return (by_number ? fmt::format("input {}", i) : short_name(layer_, tensor)) + " " + to_string(tensor.shape);
   }
@@ -228,7 +235,7 @@ class Reader {
     return join(words);
   }
   bool for_one_layer() const { return strategy_.pattern == layer_.name; }
-  /// A pattern's error names its layers in front.
+  /// The subject of an error message. A message about a pattern names its layers at the beginning.
   std::string subject() const { return for_one_layer() ? layer_.name : "it"; }
   static std::string at(size_t i) { return fmt::format("[{}]", i); }
   static std::string at(size_t i, size_t d) { return fmt::format("[{}][{}]", i, d); }

@@ -18,13 +18,16 @@ struct LayerStrategy {
   const StrategySpec* spec = nullptr;  ///< null: it follows from parallel.data, tensor and context
   std::vector<int64_t> factor_ways;    ///< one per factor; 1: not cut. Empty in hybrid_parallel
   std::vector<Axes> axes = {};         ///< one per factor; empty: the planner chooses the axes
-  /// If the experts share axes with the tokens, which are then exchanged (all_to_all): their factor; else -1.
+  /// The factor of the experts, if the experts share axes with the tokens, so that tokens are exchanged (all_to_all);
+  /// else
+  /// -1.
   int exchanged_experts = -1;
-  std::vector<int> token_factors = {};  ///< then: the factors of tokens, whose last axes the experts take
+  std::vector<int> token_factors = {};  ///< with exchanged_experts: the factors of tokens; experts take their last axes
 
-  /// The ways to cut each factor by axes of its own.
+  /// Returns for each factor the number of shards that come from axes of its own. The experts share axes with the
+  /// tokens, so with an exchange of tokens they have none.
   std::vector<int64_t> own_ways() const;
-  /// `given`, axes of own_ways(), and those of the experts.
+  /// Returns the axes `given`, which were assigned for own_ways(), completed by the axes of the experts.
   std::vector<Axes> with_exchange(const Mesh& mesh, std::vector<Axes> given) const;
 };
 

@@ -16,7 +16,7 @@
 
 namespace trainctl {
 
-/// Its arguments must outlive it.
+/// The arguments of the constructor must outlive the object, which refers to them.
 class UnitAxes {
  public:
   UnitAxes(const Graph& of, const GraphFacts& facts, const std::vector<std::optional<LayerStrategy>>& given,

@@ -16,7 +16,8 @@ namespace trainctl {
 /// A dim of size 1 has the same product before it as the next dim. Those of `from` lead to those of `to` in order, and
 /// where `to` has fewer, to the larger dim that follows.
 std::vector<int> dims_through_view(const Shape& from, const Shape& to);
-/// The same, where a dim that begins with the rows of the batch leads to one that does.
+/// The same for tensors. In addition, a dim that begins with the rows of the batch leads only to a dim that does so
+/// too.
 std::vector<int> dims_through_view(const Tensor& from, const Tensor& to);
 
 }  // namespace trainctl

@@ -58,7 +58,8 @@ class Tracer {
 
   std::vector<int>& factors_of(const Node& node) { return of_factor_[static_cast<size_t>(node.layer)]; }
 
-  /// The factor that is cut if the dim is; sizes are one rank's, so a dim of size 1 may be cut too. -1: none.
+  /// Returns the factor that is cut if the dim is cut; -1: none. Sizes are those of one rank, so even a dim of size 1
+  /// may be a shard of a larger dim.
   int factor_of(const Node& node, const DimRule& dim) const {
     const int factor = cut_factor(dim, graph_.layers[static_cast<size_t>(node.layer)].factors);
     return factor >= 0 || dim.empty() ? factor : dim.front();
@@ -157,7 +158,7 @@ class Tracer {
     }
   }
 
-  /// The shard of each rank.
+  /// Returns the index of the shard that each rank has, for dims of this kind (an index in HybridShards::kinds).
   std::vector<int> of_ranks(int kind) const {
     const DimShards& shards = shards_.kinds[static_cast<size_t>(kind)];
     return shards.of_rank.empty() ? std::vector<int>(static_cast<size_t>(mesh_.size()), 0) : shards.of_rank;
@@ -184,7 +185,7 @@ class Tracer {
     return add({shards_.kinds[static_cast<size_t>(kind)].count, std::move(after)});
   }
 
-  /// The shards of a group one after another.
+  /// Returns the kind of a dim after each group gathers its shards one after another.
   int joined(int kind, const std::vector<Ints>& groups) {
     const auto size = static_cast<int>(groups.empty() ? 1 : groups[0].size());
     const int count = shards_.kinds[static_cast<size_t>(kind)].count;
@@ -199,7 +200,7 @@ class Tracer {
     return add({count / size, std::move(shard)});
   }
 
-  /// Each shard of `outer` consists of the shards of `inner`.
+  /// Returns the kind of a merged dim: each shard of kind `outer` is divided further into the shards of kind `inner`.
   int within(int outer, int inner) {
     if (outer == 0 || inner == 0) return outer + inner;
     const int count = shards_.kinds[static_cast<size_t>(inner)].count;

@@ -20,7 +20,8 @@ struct HybridShards {
   std::vector<DimShards> kinds;             ///< all that occur; 0: whole on all ranks
   std::vector<std::vector<int>> of_tensor;  ///< by tensor and dim, an index in kinds
 
-  /// `shape` is the graph's, one rank's.
+  /// The shape of the whole tensor, and the position of a rank's shard in it. `shape` is the shape in the graph, which
+  /// in hybrid_parallel is that of one rank's shard.
   Shape global_shape(TensorId tensor, Shape shape) const;
   Shape offset(TensorId tensor, Shape shape, int rank_in_stage) const;
 };

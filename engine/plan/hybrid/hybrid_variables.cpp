@@ -62,7 +62,8 @@ class HybridLayouts {
                        fmt::format("write {} here, or {} there", format_list(before), format_list(strategy.cuts[i]))});
   }
 
-  // A layer may also get its factors from a layer that it shares a parameter with.
+  // Derives how the factors of a layer are cut from the parameters whose cuts are known. One of them may be a parameter
+  // that the layer shares with another layer.
   void learn_factors(LayerId l) {
     const Layer& layer = graph_.layers[l];
     for (size_t i = 0; i < layer.inputs.size(); ++i) {
@@ -88,7 +89,8 @@ class HybridLayouts {
     }
   }
 
-  // Sizes are one rank's, so a dim of size 1 may be cut too.
+  // Returns the factor that is cut if the dim is cut; -1: none. Sizes are those of one rank, so even a dim of size 1
+  // may be a shard of a larger dim.
   static int factor_of(const DimRule& dim, const std::vector<Factor>& factors) {
     const int factor = cut_factor(dim, factors);
     return factor >= 0 || dim.empty() ? factor : dim.front();

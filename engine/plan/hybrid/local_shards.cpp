@@ -1,4 +1,8 @@
 // hybrid_parallel: which shard of a tensor each rank has, and which ranks have equal values.
+//
+// The shards are inferred (traced) node by node, from the data and the parameters on. A rank may hold a block of each
+// dim of the whole tensor, or one term of a sum of which the tensor is the result (LocalShard::term). If rules and
+// collectives do not show that a rank's values are such a shard, the shard is kUntraced.
 #include "engine/plan/hybrid/local_shards.h"
 
 #include <fmt/format.h>
@@ -20,7 +24,7 @@ LocalShard whole_shard(size_t ndim) { return {true, std::vector<Block>(ndim), {}
 
 const LocalShard kUntraced{false, {}, {}};
 
-/// The block that consists of `count` consecutive ones, beginning with this one.
+/// Joins consecutive blocks to the larger block that they form; nullopt if they do not form a block.
 std::optional<Block> joined(const std::vector<Block>& blocks) {
   const auto count = static_cast<int64_t>(blocks.size());
   const Block& first = blocks.front();
@@ -32,7 +36,7 @@ std::optional<Block> joined(const std::vector<Block>& blocks) {
   return Block{first.index / count, first.ways / count};
 }
 
-/// Block `index` of `ways` of a block.
+/// Divides `block` into `ways` equal blocks and returns number `index` of them.
 Block cut_further(const Block& block, int64_t index, int64_t ways) {
   return {block.index * ways + index, block.ways * ways};
 }
@@ -81,7 +85,8 @@ class NodeShard {
     term_ = term;
   }
 
-  /// Sizes are one rank's, so a dim of size 1 may be cut too.
+  /// Returns the factor that is cut if the dim is cut; -1: none. Sizes in hybrid_parallel are those of one rank, so
+  /// even a dim of size 1 may be a shard of a larger dim.
   int major(const DimRule& dim) const {
     const int factor = cut_factor(dim, factors_);
     return factor >= 0 || dim.empty() ? factor : dim.front();
@@ -97,7 +102,8 @@ class NodeShard {
     known = block;
   }
 
-  /// A factor that the output does not have was summed over: this rank has the terms of its block.
+  /// Enters the block of a factor into the output's shard. If the output does not have the factor, the node sums over
+  /// it, and this rank has one term of the sum: the sum over its block. Returns false if the shard is not regular.
   bool place(int factor, const TensorRule& rule, LocalShard& shard) const {
     const Block& block = blocks_[static_cast<size_t>(factor)];
     for (size_t d = 0; d < rule.size(); ++d) {
@@ -164,7 +170,8 @@ class GroupShards {
   int64_t ways() const { return static_cast<int64_t>(members_.size()); }
   size_t dim(const char* attr) const { return static_cast<size_t>(node_.attrs.integer(attr, 0)); }
 
-  /// The sum of all terms is the tensor. Without terms each rank's shard is still of the same place.
+  /// Returns the shard after a sum over the group. If the members had all terms of a sum, the result is complete. If
+  /// they had no terms, the sum leaves the position of each shard as it was.
   LocalShard summed() const {
     LocalShard sum = members_.front();
     std::vector<bool> seen(static_cast<size_t>(sum.term.ways), false);
@@ -178,6 +185,7 @@ class GroupShards {
     return sum;
   }
 
+  /// Returns the shard after the group has gathered dim d: the members' blocks of this dim joined.
   LocalShard gathered(size_t d) const {
     LocalShard all = members_.front();
     std::vector<Block> blocks;
@@ -197,7 +205,7 @@ class GroupShards {
   const std::vector<LocalShard> members_;
 };
 
-/// Numbers for values: equal for equal keys.
+/// Assigns numbers to values: values with equal keys get equal numbers.
 class ValueNumbers {
  public:
   int of(const std::vector<int>& key) { return ids_.try_emplace(key, static_cast<int>(ids_.size())).first->second; }
@@ -242,7 +250,8 @@ class Tracing {
     }
   }
 
-  /// Ranks that hold the same shard of a parameter hold equal values: its gradients are summed over them.
+  /// Enters the shards of a parameter. Ranks that hold the same shard hold equal values, because its gradients are
+  /// summed over these ranks.
   void place(const VariablePlan& variable) {
     LocalShards& shards = shards_[variable.tensor];
     for (size_t r = 0; r < ranks(); ++r) {
@@ -258,6 +267,8 @@ class Tracing {
     }
   }
 
+  /// Infers the local shards and value numbers of a node's outputs. Two ranks compute equal values if all their inputs
+  /// are equal.
   void compute(NodeId id, const Node& node) {
     std::vector<std::vector<int>> keys(ranks(), std::vector<int>{static_cast<int>(id)});
     std::vector<NodeShard> node_shards(ranks(), NodeShard(graph_, node));
@@ -283,6 +294,7 @@ class Tracing {
     return through_view(shards_[from].of_rank[rank], graph_.tensors[from], graph_.tensors[to]);
   }
 
+  /// Infers the local shards and value numbers of the output of a collective that is a layer.
   void communicate(NodeId id, const Node& node) {
     const LocalShards& input = shards_[node.inputs[0]];
     LocalShards output{std::vector<LocalShard>(ranks(), kUntraced), std::vector<int>(ranks(), 0)};

@@ -21,7 +21,7 @@ struct LocalShard {
   /// False: rules and collectives do not show that it is a shard of one tensor. Then the other fields are meaningless.
   bool traced = true;
   std::vector<Block> dims;  ///< by dim
-  Block term;               ///< ways > 1: one term of a sum of as many
+  Block term;               ///< ways > 1: the values are term `index` of a sum of `ways` terms
   friend bool operator==(const LocalShard&, const LocalShard&) = default;
 };
 
@@ -31,7 +31,8 @@ struct LocalShards {
   std::vector<int> values;          ///< by rank in stage; equal numbers: equal values
 };
 
-/// By tensor; empty for those of the backward pass. `full_batch`: every rank reads all rows of a micro-batch.
+/// Returns the local shards of each tensor; empty for tensors of the backward pass. With `full_batch`, every rank reads
+/// all rows of a micro-batch.
 std::vector<LocalShards> local_shards(const Graph& graph, const Plan& plan, bool full_batch);
 
 /// Notes for the user: collectives whose groups join ranks that hold equal values, so that sums count them more than

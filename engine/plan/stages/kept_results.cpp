@@ -20,13 +20,14 @@ extern const OpDef split_op;
 
 namespace {
 
+/// For each byte that recompute saves in a region, at most 1 / kSavedPerKeptByte bytes of results are kept.
 constexpr int64_t kSavedPerKeptByte = 3;
 constexpr std::string_view kKeeps = "recompute keeps the result of", kRepeats = "recompute repeats";
 
 struct Result {
   TensorId tensor = -1;
   Layout layout;
-  std::vector<RedistributionStep> steps;  ///< from the layout in which the tensor is made
+  std::vector<RedistributionStep> steps;  ///< the redistribution from the layout in which the tensor is computed
   double seconds = 0;
   int64_t bytes = 0;
   bool is_collective() const {
@@ -43,6 +44,8 @@ class KeptResults {
     find_regions();
   }
 
+  /// Chooses the results of collectives that are kept. Takes results with the most saved seconds per byte first, until
+  /// the budget of bytes of their region is used up.
   void choose(bool explains) {
     std::vector<Result> results = collectives();
     std::stable_sort(results.begin(), results.end(), [](const Result& a, const Result& b) {
@@ -69,7 +72,7 @@ class KeptResults {
  private:
   const Node& maker(TensorId tensor) const { return graph_.nodes[graph_.tensors[tensor].producer]; }
 
-  /// The reader's virtual stage makes input i again.
+  /// True if the virtual stage of `reader` recomputes input i of this node.
   bool makes_again(const Node& reader, size_t i) const {
     const TensorId tensor = reader.inputs[i];
     return recomputed_[tensor] && plan_.virtual_stage_of(maker(tensor)) == plan_.virtual_stage_of(reader);
@@ -81,6 +84,7 @@ class KeptResults {
     return output_layout(graph_, plan_, node, static_cast<int>(output));
   }
 
+  /// Joins the layers of each region (union-find): a recomputed layer and the recomputed layers whose outputs it reads.
   void find_regions() {
     parent_.resize(graph_.layers.size());
     std::iota(parent_.begin(), parent_.end(), 0);
@@ -98,6 +102,7 @@ class KeptResults {
   }
   int region_of(TensorId tensor) { return root(maker(tensor).layer); }
 
+  /// Describes the tensor in `layout`: the redistribution that computes it, its seconds, and its bytes per rank.
   Result result(TensorId tensor, Layout layout) const {
     const Tensor& t = graph_.tensors[tensor];
     Result r{.tensor = tensor, .layout = std::move(layout)};
@@ -138,7 +143,8 @@ class KeptResults {
     return found;
   }
 
-  /// By region: the bytes of what backward nodes read, which would be kept without recompute.
+  /// Returns for each region the bytes that recompute saves: tensors that backward nodes read and that would otherwise
+  /// be kept.
   std::map<int, int64_t> saved_bytes() {
     std::map<int, int64_t> saved;
     std::set<std::pair<TensorId, Layout>> counted;
@@ -155,7 +161,7 @@ class KeptResults {
     return saved;
   }
 
-  /// "; recompute repeats all_gather": its result would take too much of the memory that recompute saves.
+  /// Appends to the reason of a layer which collectives are kept or repeated, such as "; recompute repeats all_gather".
   void explain(const std::vector<Result>& results, std::string_view what) {
     for (const Result& result : results) {
       std::vector<std::string> steps;

@@ -15,7 +15,7 @@ namespace trainctl {
 /// "h.3.attn.q"; empty if there is none.
 std::string_view block_of(std::string_view layer);
 
-/// By layer: true if a layer outside of its block reads its output. Recompute keeps such outputs.
+/// Returns for each layer whether a layer outside of its block reads its output. Recompute keeps such outputs.
 std::vector<bool> outputs_of_blocks(const Graph& graph);
 
 /// Layers that rules of parallel.recompute name.

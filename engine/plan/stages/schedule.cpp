@@ -7,12 +7,13 @@
 namespace trainctl {
 namespace {
 
-/// Forwards that run before the first backward.
+/// Returns the number of forward tasks that a stage runs before its first backward task.
 int warm_up(const Pipeline& p, int stage) {
   const int all = p.micro_batches * p.chunks, following = p.stages - stage - 1;
   if (p.schedule == Schedule::gpipe) return all;
-  // No more than are needed to keep the following stages busy. With chunks the last chunk's forward comes after the
-  // first group's forwards of all others, and each message goes through twice as many tasks: forward and backward.
+  // A stage needs one forward task for each following stage, to keep all of them busy. With chunks, the forward of the
+  // last chunk comes after the forwards of all other chunks for the first group of micro-batches. The distance to each
+  // following stage also counts twice, once in the forward and once in the backward direction.
   if (p.chunks == 1) return std::min(all, following);
   return std::min(all, 2 * following + (p.chunks - 1) * p.stages);
 }

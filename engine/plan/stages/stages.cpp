@@ -173,8 +173,8 @@ std::vector<int> balanced_partition(const std::vector<double>& costs, int num_st
   check(num_stages >= 1 && num_stages <= n, "every stage has an item");
   std::vector<double> sum(n + 1, 0);
   for (int i = 0; i < n; ++i) sum[i + 1] = sum[i] + costs[i];
-  // worst[p][i]: the smallest possible largest time of the first i items in p stages; cut[p][i]: where the last of
-  // those stages begins.
+  // Dynamic programming. worst[p][i] is the time of the slowest stage if the first i items are divided into p stages in
+  // the best way. cut[p][i] is the item with which the last of these stages begins.
   std::vector worst(num_stages + 1, std::vector<double>(n + 1, std::numeric_limits<double>::infinity()));
   std::vector cut(num_stages + 1, std::vector<int>(n + 1, 0));
   worst[0][0] = 0;
@@ -182,8 +182,8 @@ std::vector<int> balanced_partition(const std::vector<double>& costs, int num_st
     const double speed = speeds.empty() ? 1 : speeds[static_cast<size_t>(p - 1)];
     const auto last = [&](int begin, int end) { return (sum[end] - sum[begin]) / speed; };
     for (int i = p; i <= n - (num_stages - p); ++i) {
-      // The earlier the last stage begins, the more is in it and the less before it: best where the two cross. Among
-      // equal costs it takes the shortest last stage.
+      // If the last stage begins earlier, it takes longer and the stages before it take less. The maximum of both is
+      // least where they cross. Among equal costs, the shortest last stage is taken.
       const std::vector<double>& before = worst[p - 1];
       int cross = p - 1;
       for (int end = i; cross < end;) {

@@ -15,7 +15,7 @@
 namespace trainctl {
 namespace {
 
-/// One attention on one rank, its tensors cut by all sizes.
+/// The attention of one layer on one rank: its bytes and times, with all cuts of parallel.data, tensor and context.
 struct Exchange {
   int64_t q_bytes = 0, kv_bytes = 0, out_bytes = 0;
   double forward_seconds = 0, backward_seconds = 0;
@@ -73,14 +73,17 @@ class MethodCosts {
   double call(Collective kind, int64_t whole_bytes) const {
     return cost_.collective_seconds(kind, whole_bytes, mesh_, axes_.context);
   }
-  /// Rows by position with causal attention: the last rank has almost twice the mean work.
+  /// Returns the seconds by which the slowest rank takes longer than the mean. If rows are cut by position and
+  /// attention is causal, the last rank has almost twice the mean work.
   double imbalance(const Exchange& e) const {
     return e.is_causal && !e.is_balanced ? (e.forward_seconds + e.backward_seconds) * (1.0 - 1.0 / ways_) : 0;
   }
 
   double copies(int64_t bytes) const { return cost_.copy_seconds(bytes); }
 
-  // Bytes that are read and written besides the transfers: pieces of rows are split, joined, reordered and added.
+  // Seconds of the method gather: keys and values are gathered in the forward and in the backward pass, and their
+  // gradients are reduced. With balanced rows, pieces of rows are also split, joined, reordered and added: the numbers
+  // in copies() and before `launch` count how often these kernels touch each byte, and how many kernels there are.
   double gather(const Exchange& e) const {
     const int64_t whole = e.kv_bytes * ways_, rows = e.q_bytes + e.out_bytes;
     return 2 * call(Collective::all_gather, whole) + call(Collective::reduce_scatter, whole) + imbalance(e) +
@@ -88,11 +91,16 @@ class MethodCosts {
                                 20 * e.groups * cost_.machine().launch.value
                           : 0);
   }
+  // Seconds of the method ulysses: q, k, v and the output pass through an all_to_all in the forward pass, and their
+  // gradients in the backward pass. Balanced rows are also reordered, by 12 kernels that touch each byte 6 times in
+  // total.
   double ulysses(const Exchange& e) const {
     const int64_t all = e.q_bytes + e.kv_bytes + e.out_bytes;
     return 2 * call(Collective::all_to_all, e.q_bytes + e.kv_bytes) + 2 * call(Collective::all_to_all, e.out_bytes) +
            (e.is_balanced ? copies(6 * all) + 12 * cost_.machine().launch.value : 0);
   }
+  // Seconds of the method ring: transfers that kernels do not hide, the starts of additional kernels in each step, and
+  // the bytes that these kernels touch.
   double ring(const Exchange& e) const {
     const Machine& machine = cost_.machine();
     std::vector<int> ranks = mesh_.group(0, axes_.context);
@@ -100,7 +108,7 @@ class MethodCosts {
     const auto send = [&](int64_t bytes) {
       return send_time(machine, Bytes{static_cast<double>(bytes)}, spread_of(machine, ranks)).value;
     };
-    // A transfer that a kernel hides makes it slower.
+    // A transfer that overlaps with a kernel slows the kernel down.
     const auto exposed = [&](double transfer, double kernel) {
       if (!machine.overlaps) return transfer;
       return std::max(0.0, transfer - kernel) + (machine.overlap_cost - 1) * std::min(transfer, kernel);

@@ -38,7 +38,7 @@ CostModel::CostModel(std::shared_ptr<const Machine> machine, Precision precision
   without_latency_ = std::move(without_latency);
 }
 
-// known_machines() last as long as the program.
+// The machines of known_machines() live as long as the program, so this shared_ptr owns nothing.
 CostModel::CostModel()
     : CostModel(std::shared_ptr<const Machine>(std::shared_ptr<const Machine>(), find_machine("cpu")),
                 Precision::fp32) {}

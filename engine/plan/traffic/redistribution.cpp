@@ -47,7 +47,7 @@ Collective collective_of(StepKind kind) {
   return Collective::all_reduce;
 }
 
-/// Bytes of the step's larger side on a rank, which has `before` before it.
+/// Returns the bytes of the larger of a step's input and output on one rank. `before` is the size of the input.
 int64_t step_bytes(const Mesh& mesh, int64_t before, const RedistributionStep& step) {
   return step.kind == StepKind::all_gather ? before * mesh.ways(step.axes) : before;
 }
@@ -62,7 +62,8 @@ class Moves {
  public:
   Moves(const Layout& now, const Layout& target, const AxisRuns& runs) : now_(now), target_(target), runs_(runs) {}
 
-  /// Their RedistributionStep::before, which is `now`, is left out.
+  /// Returns all steps that may come next from layout `now`. RedistributionStep::before, which is `now` for all of
+  /// them, is not set.
   std::vector<RedistributionStep> all() {
     for (int d = 0; d < static_cast<int>(now_.dims.size()); ++d) {
       cut_further(d);
@@ -73,7 +74,7 @@ class Moves {
   }
 
  private:
-  // slice and reduce_scatter: the target's next axes in dim d.
+  // Adds the steps slice and reduce_scatter, which cut dim d by the next axes that the target has there.
   void cut_further(int d) {
     const Axes& have = now_.dims[d];
     const Axes& want = target_.dims[d];
@@ -92,7 +93,8 @@ class Moves {
     }
   }
 
-  // all_gather and all_to_all: the last axes of dim d, but none already in their target position.
+  // Adds the steps all_gather and all_to_all, which remove the last axes of dim d. Axes that are already in their
+  // target position are not removed.
   void undo_cuts(int d) {
     const Axes& have = now_.dims[d];
     for (size_t keep = common_prefix(have, target_.dims[d]); keep < have.size(); ++keep) {
@@ -109,7 +111,7 @@ class Moves {
     }
   }
 
-  // all_reduce: any run that the target is not partial over; last, all of them.
+  // Adds the step all_reduce, for each run of axes over which the target is not partial, and finally for all of them.
   void sum_up() {
     const std::vector<Axes> open = runs_.of(without(now_.partial, target_.partial));
     for (unsigned subset = 1; subset < (1u << open.size()); ++subset) {

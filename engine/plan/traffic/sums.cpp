@@ -39,7 +39,7 @@ class SumPlacement {
     }
     if (plan_.has_local_tensors() || node.phase != Phase::backward) return;
     const Layout layout = layout_of(node.outputs[0]);
-    int separate = 0;  // terms that are each redistributed by themselves
+    int separate = 0;  // number of terms that are redistributed before the sum
     for (TensorId term : node.inputs)
       separate += producer_of(term) != nullptr && layout_of(term).is_partial() &&
                   !steps_between(term, layout_of(term), layout).empty();

@@ -55,7 +55,8 @@ int64_t statistics_bytes(const Graph& graph, const Node& node) {
   return bytes_of({get_op(node.op).inner_sum->shape(infos_of(graph, node), node.attrs)});
 }
 
-/// By the number of shards into which an inner factor may be cut.
+/// Returns the bytes of all blocks that a rank exchanges (InnerSum::block), for each number of shards into which an
+/// inner factor may be cut.
 std::map<int, int64_t> block_bytes(const Graph& graph, const Node& node, const Mesh& mesh) {
   const std::vector<TensorInfo> infos = infos_of(graph, node);
   const int64_t size = graph.layers[node.layer].factors[node.rule.inner[0]].size;
@@ -191,7 +192,7 @@ std::vector<Traffic::UseLayout> Traffic::layouts_at(TensorId tensor, int unit) {
 }
 
 size_t Traffic::PackedHash::operator()(const std::vector<uint64_t>& packed) const {
-  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio
+  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;  // multiplier of the hash: 2^64 divided by the golden ratio
   uint64_t hash = packed.size();
   for (uint64_t code : packed) hash = (hash ^ code) * kOdd;
   return static_cast<size_t>(hash >> 24);
@@ -216,13 +217,14 @@ double Traffic::tensor_seconds(TensorId id, const std::vector<int>& layouts) {
   return seconds;
 }
 
+/// Collects the uses of a tensor: the node that makes it, and the nodes that read it.
 void Traffic::add_tensor(const Graph& graph, TensorId id, const std::vector<NodeId>& consumers) {
   const Tensor& tensor = graph.tensors[id];
   TensorUses& uses = tensors_.emplace_back();
   const auto shape = std::find(shapes_.begin(), shapes_.end(), std::pair{tensor.shape, tensor.dtype});
   uses.shape_class = static_cast<uint64_t>(shape - shapes_.begin());
   if (shape == shapes_.end()) shapes_.emplace_back(tensor.shape, tensor.dtype);
-  // A rank loads any part of the data set's tensors locally.
+  // Each rank loads the part of a data set tensor that it needs, so these tensors are never redistributed.
   if (tensor.kind == TensorKind::input) return;
   const bool kept = tensor.kind == TensorKind::parameter || tensor.kind == TensorKind::state;
   if (tensor.producer >= 0) uses.sources.push_back(made_by(graph, id));
@@ -231,7 +233,7 @@ void Traffic::add_tensor(const Graph& graph, TensorId id, const std::vector<Node
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.inputs[i] != id) continue;
       Use use{units_.of_node[n], cut_factors(node.rule.inputs[i], graph.layers[node.layer].factors), {}, kept};
-      if (uses.sources.empty() && kept) uses.sources.push_back(use);  // the first layer decides a variable's layout
+      if (uses.sources.empty() && kept) uses.sources.push_back(use);  // its first reader decides its layout
       if (std::find(uses.targets.begin(), uses.targets.end(), use) == uses.targets.end()) uses.targets.push_back(use);
     }
   }
@@ -245,9 +247,9 @@ Traffic::Use Traffic::made_by(const Graph& graph, TensorId tensor) const {
           contracted_factors(node.rule, static_cast<int>(o)), false};
 }
 
-// The terms of a tensor's gradient become sources of the sum: the nodes that add them move nothing. A term that is a
-// sum itself, and that others read too, is a tensor in its own right, which is added where this sum is at home. Along a
-// residual all later blocks would be terms otherwise.
+// A gradient with several terms is treated as one tensor whose sources are the terms. The nodes that add the terms then
+// cost no redistribution of their own. If a term is itself a sum and other nodes read it too, it stays a separate
+// tensor: otherwise the gradient of a residual stream would have a term from every later block.
 void Traffic::join_terms(const Graph& graph) {
   std::vector<int> readers(graph.tensors.size(), 0);
   for (const Node& node : graph.nodes)
@@ -318,7 +320,7 @@ double Traffic::work_seconds(int unit) const {
   for (const NodeWork& work : work_[unit]) {
     double ways = 1;
     for (int f : work.factors) ways *= coded_[unit].ways[f];
-    // The last of n ranks computes 2 - 1/n times the mean.
+    // Rows are cut by position. With a causal mask the last of n ranks computes 2 - 1/n times the mean.
     const double slowest = work.causal_rows < 0 ? 1 : 2 - 1.0 / coded_[unit].ways[work.causal_rows];
     seconds += slowest * work.seconds / std::min<double>(ways, mesh_.size()) + inner_sum_seconds(unit, work);
   }
@@ -365,7 +367,7 @@ void Traffic::pack(const Use& use, std::vector<uint64_t>& out) const {
   out.clear();
   const std::vector<uint64_t>& codes = coded_[use.unit].codes;
   for (int f : use.dims) out.push_back(f < 0 ? kNotCut : codes[f]);
-  uint64_t partial = 0;  // a set: one bit per axis
+  uint64_t partial = 0;  // the set of axes of the partial sum, one bit per axis
   for (int f : use.summed) {
     for (Axis a : axes_lists_[codes[f]]) partial |= uint64_t{1} << a;
   }
@@ -391,6 +393,8 @@ bool Traffic::moves_once_per_step(TensorId tensor) const {
          std::all_of(targets.begin(), targets.end(), [](const Use& use) { return use.once_per_step; });
 }
 
+/// Sums the cost of all redistributions of a tensor: from each distinct layout of its sources to each distinct layout
+/// of its readers.
 Traffic::Moved Traffic::moved(const TensorUses& tensor) {
   const auto is_new = [](std::vector<uint64_t>& counted, const std::vector<uint64_t>& packed) {
     for (auto at = counted.begin(); at != counted.end(); at += static_cast<std::ptrdiff_t>(packed.size()))

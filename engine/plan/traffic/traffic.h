@@ -28,7 +28,7 @@ class Traffic {
 
   /// A unit that was never set, or is unset again, costs nothing; nor do the tensors that it makes or reads.
   void set(int unit, const FactorAxes& axes);
-  /// The same with axes that are set often.
+  /// Numbers of a unit's axes, for a unit that is set to the same axes often.
   struct Coded {
     std::vector<uint64_t> codes;  ///< one per factor: the number of its axes
     std::vector<int> ways;        ///< number of parts that they give
@@ -38,18 +38,18 @@ class Traffic {
   void unset(int unit) { is_set_[unit] = false; }
   /// Seconds per micro-batch of the units' kernels and of every tensor that their nodes make or read.
   double around(const std::vector<int>& units);
-  /// The same for all units, each tensor once.
+  /// Seconds per micro-batch of all units. Each tensor counts once.
   double total();
 
-  /// The same in parts, for a search over them: of a unit's kernels, and of a tensor of the graph between the units
-  /// that make and read it.
+  /// The terms of total(), for a search over them: the seconds of a unit's kernels, and the seconds of redistributing a
+  /// tensor between the units that make and read it.
   double unit_seconds(int unit) const { return work_seconds(unit); }
   double tensor_seconds(TensorId tensor) { return moved(tensors_[static_cast<size_t>(tensor)]).seconds; }
-  /// The bytes that a rank sends for it, those of work done once per step by its share.
+  /// The bytes that a rank sends per micro-batch for a tensor. Bytes that are sent once per step count 1/micro_batches.
   double tensor_bytes(TensorId tensor) { return moved(tensors_[static_cast<size_t>(tensor)]).bytes; }
   /// True for parameters and their gradients, which move once per step.
   bool moves_once_per_step(TensorId tensor) const;
-  /// Ascending, each once.
+  /// The units that make or read the tensor, ascending and without repetition.
   std::vector<int> units_of(TensorId tensor) const;
   /// Units that produce or read a tensor that this one produces or reads; may contain repetitions.
   std::vector<int> units_beside(int unit) const;
@@ -58,7 +58,7 @@ class Traffic {
   /// Appends everything except axes that the tensor's seconds depend on; its units by their numbers in
   /// `number_of_unit`.
   void describe(TensorId tensor, const std::vector<int>& number_of_unit, std::string& out) const;
-  /// A tensor's uses are those that make it, then those that read it.
+  /// Number of uses of a tensor. Uses are numbered: first the units that make it, then the units that read it.
   size_t num_uses(TensorId tensor) const;
   /// The layout in which a use has the tensor, by a number.
   struct UseLayout {
@@ -68,7 +68,8 @@ class Traffic {
   };
   /// The part of this unit's axes that the tensor's seconds depend on.
   std::vector<UseLayout> layouts_at(TensorId tensor, int unit);
-  /// With these layouts by use; -1: left out, as the uses of a unit that is not set.
+  /// Seconds of a tensor with a given layout number for each use. A use with -1 is left out, like the uses of a unit
+  /// that is not set.
   double tensor_seconds(TensorId tensor, const std::vector<int>& layouts);
 
  private:
@@ -112,10 +113,11 @@ class Traffic {
   };
   Moved moved(const TensorUses& tensor);
   uint64_t number_of(const Axes& axes);
-  /// The number of each dim's axes, then one bit per axis of the partial sum.
+  /// Writes the layout of a use as words: the number of the axes of each dim, then the axes of the partial sum, one bit
+  /// each.
   void pack(const Use& use, std::vector<uint64_t>& out) const;
   Layout unpack(const std::vector<uint64_t>& packed) const;
-  /// Equal layouts have equal numbers.
+  /// Returns the number of a packed layout. Equal layouts have equal numbers.
   int layout_number(const std::vector<uint64_t>& packed);
   const Moved& move(const TensorUses& tensor, bool once_per_step, int from, int to);
   struct PackedHash {
@@ -141,7 +143,7 @@ class Traffic {
   std::unordered_map<uint64_t, Moved> known_;          ///< by shape class, whether once per step, and layouts
   std::vector<uint32_t> seen_;  ///< by tensor: the number of the last call of around() that counted it
   uint32_t calls_ = 0;
-  std::vector<uint64_t> from_, to_;                  ///< scratch, as all that follows
+  std::vector<uint64_t> from_, to_;                  ///< scratch memory, like all members below
   std::vector<uint64_t> counted_, counted_sources_;  ///< packed layouts of one tensor, one after another
 };
 

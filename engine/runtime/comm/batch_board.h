@@ -20,11 +20,12 @@ class BatchBoard {
   static constexpr int kMostWorkers = 256;
   static constexpr int kMostClaims = 32;  ///< most unfinished claims of one worker
   static constexpr int kMostStaleness = 63;
-  // Values that claim() returns instead of a batch.
-  static constexpr int64_t kNoneNow = -1;  ///< all are claimed, and not all are finished: one may come back
-  static constexpr int64_t kEnd = -2;      ///< all are finished
+  // Values that claim() returns if it has no batch to return.
+  /// All batches are claimed but not all are finished: one may become open again.
+  static constexpr int64_t kNoneNow = -1;
+  static constexpr int64_t kEnd = -2;  ///< all batches are finished
 
-  /// Once, before any worker starts: batches [first, end).
+  /// Sets the batches to [first, end). Called once, before any worker starts.
   void prepare(int workers, int64_t first, int64_t end, bool rebalance) {
     workers_ = workers;
     first_ = first;
@@ -34,7 +35,7 @@ class BatchBoard {
   int workers() const { return workers_; }
   int64_t first() const { return first_; }
   int64_t end() const { return end_; }
-  /// Round of a batch: batches of one round may run concurrently under any staleness.
+  /// The round of a batch. Batches of one round may run concurrently, whatever the limit of staleness.
   int64_t round(int64_t batch) const { return (batch - first_) / workers_; }
 
   int64_t claim(int worker) {
@@ -68,7 +69,7 @@ class BatchBoard {
       return;
     }
   }
-  /// The worker has ended: other workers take its unfinished batches.
+  /// States that the worker has ended, so that other workers take its unfinished batches.
   void set_gone(int worker) { of(worker).gone.store(true, std::memory_order_release); }
 
   // A new process in the place of a worker that has died:
@@ -108,7 +109,7 @@ class BatchBoard {
            1e-9;
   }
 
-  /// Called by a server: it has applied gradients of weights that were `staleness` updates older.
+  /// Called by a server that has applied gradients computed with weights that were `staleness` updates old.
   void count_staleness(int64_t staleness) {
     staleness_[static_cast<size_t>(std::min<int64_t>(staleness, kMostStaleness))].fetch_add(1,
                                                                                             std::memory_order_relaxed);
@@ -132,7 +133,7 @@ class BatchBoard {
   std::atomic<int64_t>& free_slot(int worker) {
     for (std::atomic<int64_t>& slot : of(worker).claims)
       if (slot.load(std::memory_order_relaxed) == 0) return slot;
-    return of(worker).claims[0];  // never: a loader holds fewer
+    return of(worker).claims[0];  // never reached: a loader claims fewer batches at a time
   }
 
   int64_t take_back(int worker) {

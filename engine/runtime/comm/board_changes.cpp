@@ -46,6 +46,7 @@ std::string snapshot(const RankStatus& status, int rank) {
   return bytes;
 }
 
+/// Writes a snapshot to the status of a rank of another host.
 void write(const Snapshot& shot, RankStatus& status) {
   status.epoch = shot.epoch;
   status.step = shot.step;

@@ -15,6 +15,7 @@ struct Units {
   int64_t buffers;
 };
 
+/// The units of work of a round in a group of p members.
 Units units_of(CollectiveOp op, int64_t p) {
   switch (op) {
     case CollectiveOp::all_reduce:

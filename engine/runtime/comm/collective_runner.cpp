@@ -19,7 +19,7 @@ constexpr int64_t kAloneBytesSleeping = 1 << 20;
 
 bool reached(uint32_t phase, uint32_t wanted) { return static_cast<int32_t>(phase - wanted) >= 0; }
 
-/// Returns whether this member's in-buffer is not read.
+/// Returns whether nobody reads the in-buffer of member `index`.
 bool brings_nothing(const CollectiveCall& call, int index) {
   return call.op == CollectiveOp::broadcast && index != call.root;
 }
@@ -42,7 +42,7 @@ int CollectiveRunner::open_group(const std::vector<int>& ranks) {
     check(std::count(ranks.begin(), ranks.end(), ranks[i]) == 1, "a rank is in a group once");
   }
   Group& shared = segment_.open_group(ranks);
-  // This rank is in no round, so none that has begun can end now: the phase cannot change.
+  // This rank is in no round of the group, so no round can open or end now: the phase cannot change.
   groups_.push_back({shared, segment_.members(shared), ranks, static_cast<int>(mine - ranks.begin()),
                      shared.phase.load(), std::vector<const std::byte*>(ranks.size()),
                      std::vector<std::byte*>(ranks.size())});
@@ -167,7 +167,7 @@ CommError CollectiveRunner::different_calls(const OpenGroup& group) const {
     text += fmt::format("; rank {} calls {}", member.rank, describe_call(member));
   }
   CommError error(text + "; it skipped a collective, or runs a different program");
-  // If this rank is itself the odd one, no other rank is to blame.
+  // The call of this rank may itself differ from the majority; then no other rank is to blame.
   if (same_call(group.members[static_cast<size_t>(group.index)], *usual)) error.missing = odd;
   return error;
 }
@@ -228,7 +228,7 @@ void CollectiveRunner::wait(OpenGroup& group, const CollectiveCall& call, const 
   };
   waiter_.wait(group.shared.phase, ready, [&](double seconds) {
     const int lost = peers_.lost_rank(missing_rank);
-    // It may have arrived just before it ended.
+    // The lost rank may have arrived just before it ended.
     if ((lost < 0 && !peers_.too_late(seconds)) || ready()) return;
     std::vector<int> missing;
     for (int rank : group.ranks) {

@@ -41,7 +41,7 @@ void sum_pass(std::span<const std::byte* const> from, std::span<std::byte* const
   }
 }
 
-/// T has four bytes.
+/// Sums for a type T of four bytes, f32 or i32.
 template <typename T>
 void sum(std::span<const std::byte* const> from, std::span<std::byte* const> to, int64_t count) {
   if (from.size() <= kStreams) return sum_pass<T>(from, to, count);
@@ -60,7 +60,7 @@ void sum(std::span<const std::byte* const> from, std::span<std::byte* const> to,
   }
 }
 
-/// For 16-bit floats. Sums are in f32, and rounded once.
+/// Sums for 16-bit floats: computed in f32 and rounded once. kLoad and kStore convert from and to f32.
 template <float (*kLoad)(uint16_t), uint16_t (*kStore)(float)>
 void sum_halves(std::span<const std::byte* const> from, std::span<std::byte* const> to, int64_t count) {
   alignas(64) float totals[kBlock];

@@ -29,7 +29,7 @@ void Event::wake(int count) {
 }
 
 int usable_cores() {
-  // A rank bound to its own cores still has peers that run on other cores at the same time.
+  // The launcher states the cores of all ranks: a rank that is bound to its own cores has peers on other cores.
   const char* of_all = std::getenv("TRAINCTL_HOST_CORES");
   if (of_all != nullptr && std::atoi(of_all) > 0) return std::atoi(of_all);
   // The kernel refuses a mask that is shorter than its own, as a cpu_set_t is on hosts of more than 1,024 CPUs.

@@ -41,7 +41,8 @@ class GlooCommunicator : public Communicator {
 
   ~GlooCommunicator() override {
     if (broken_ || num_ranks_ == 1) return;
-    if (std::uncaught_exceptions() > exceptions_before_) return;  // this rank fails: no rank may wait for it
+    // This object is destroyed by an exception: this rank has failed, and no rank may wait for it.
+    if (std::uncaught_exceptions() > exceptions_before_) return;
     // Closing a socket that still holds unread bytes would cut off what a slower peer has yet to read.
     try {
       gloo::BarrierOptions barrier(world_.context);
@@ -148,6 +149,7 @@ void GlooCommunicator::sum_blocks(std::byte* blocks, int num_blocks, std::byte* 
   comm::combine(from, {&out, 1}, count, dtype);
 }
 
+/// An all_reduce of few elements: each member gathers the operands of all members, and adds them itself.
 void GlooCommunicator::gather_and_sum(GlooGroup& group, std::byte* out, const std::byte* in, int64_t count,
                                       DType dtype) {
   const int64_t bytes = count * byte_size(dtype);
@@ -163,6 +165,7 @@ void GlooCommunicator::gather_and_sum(GlooGroup& group, std::byte* out, const st
   sum_blocks(blocks, p, out, count, dtype);
 }
 
+/// Each member receives one slice of all operands, adds it in group order, and sends the sum to all members.
 void GlooCommunicator::all_reduce(int number, const void* in, void* out, int64_t count, DType dtype) {
   GlooGroup& members = group(number);
   const auto p = static_cast<int64_t>(members.ranks.size());
@@ -171,7 +174,7 @@ void GlooCommunicator::all_reduce(int number, const void* in, void* out, int64_t
   if (count < p || count * byte_size(dtype) <= kAddedAloneBytes) {
     return gather_and_sum(members, to, static_cast<const std::byte*>(in), count, dtype);
   }
-  std::vector<int64_t> slices(static_cast<size_t>(p));  // bytes
+  std::vector<int64_t> slices(static_cast<size_t>(p));  // bytes of each slice
   int64_t mine_at = 0;
   for (int64_t i = 0; i < p; ++i) {
     slices[static_cast<size_t>(i)] = (count / p + (i < count % p)) * byte_size(dtype);

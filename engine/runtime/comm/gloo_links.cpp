@@ -152,7 +152,7 @@ RankPosition GlooLinks::position_of(int rank) const {
 
 CommError GlooLinks::blocked(const GlooGroup& group, const std::string& call, const std::string& call_key,
                              const std::string& reason, double seconds) const {
-  // A connection that fails does so on all members, and they time out at about the same time.
+  // If connecting fails, it fails on all members, which time out at about the same time.
   const double grace_seconds = std::clamp(seconds, 0.1, 1.0);
   const auto here = [&](int rank) { return key(fmt::format("blocked/{}/{}/{}", group.name, call_key, rank)); };
   const bool timed_out = reason.find("imed out") != std::string::npos || reason.find("has set '") != std::string::npos;

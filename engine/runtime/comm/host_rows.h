@@ -21,8 +21,8 @@ struct RowCopy {
 
 struct RowStage {
   int64_t members = 0;
-  int64_t most = 0;                   ///< rows of a block of the buffers: as many as the largest pair has
-  std::vector<int32_t> counts;        ///< [members, members], as of CountedRows
+  int64_t most = 0;                   ///< rows of a block of the buffers: the most that any pair of members exchanges
+  std::vector<int32_t> counts;        ///< [members, members], as in CountedRows
   std::vector<RowCopy> pack, unpack;  ///< before and after the exchange
 
   RowStage() = default;
@@ -31,14 +31,15 @@ struct RowStage {
   int64_t rows() const { return members * most; }  ///< rows of a buffer
 };
 
-/// The stages of one member. A stage that the member has no part in has no copies: `between`, of all but the leader.
+/// The stages of one member. A stage in which the member takes no part has no copies, as `between` of all but the
+/// leader.
 struct HostRows {
   RowStage inside;   ///< input -> pack -> exchange -> unpack -> output
   RowStage between;  ///< result of `inside` -> pack -> exchange -> unpack -> the input of `spread`
   RowStage spread;   ///< exchange -> unpack -> output
 };
 
-/// A member of the group.
+/// The place of this member in the group.
 struct HostPlace {
   const std::vector<std::vector<int>>& members;  ///< indices of the members, by host
   size_t host = 0, place = 0;                    ///< this is members[host][place]

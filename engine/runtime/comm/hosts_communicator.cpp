@@ -85,6 +85,7 @@ class HostsCommunicator : public Communicator {
   std::vector<std::byte> scratch_[4];
 };
 
+/// Divides the group among hosts, and opens its groups within this host and, for a leader, between the leaders.
 int HostsCommunicator::open_group(const std::vector<int>& ranks) {
   for (size_t i = 0; i < groups_.size(); ++i)
     if (groups_[i].ranks == ranks) return static_cast<int>(i);
@@ -122,6 +123,7 @@ void HostsCommunicator::all_reduce(int number, const void* in, void* out, int64_
   within_->broadcast(g.within, out, out, count, dtype, 0);
 }
 
+/// Gathers the blocks of each host, then exchanges the blocks of hosts between leaders, and spreads the result.
 void HostsCommunicator::all_gather(int number, const void* in, void* out, int64_t count, DType dtype) {
   const HostsGroup& g = group(number);
   if (g.one_host()) return within_->all_gather(g.within, in, out, count, dtype);
@@ -138,6 +140,7 @@ void HostsCommunicator::all_gather(int number, const void* in, void* out, int64_
                   static_cast<size_t>(block));
 }
 
+/// Sums all blocks within each host, then sums and divides them between the leaders. Each member takes its own block.
 void HostsCommunicator::reduce_scatter(int number, const void* in, void* out, int64_t count, DType dtype) {
   const HostsGroup& g = group(number);
   if (g.one_host()) return within_->reduce_scatter(g.within, in, out, count, dtype);

@@ -16,7 +16,7 @@ bool message_arrived(uint32_t count, uint32_t wanted) { return static_cast<int32
 
 constexpr int64_t kStagedPiece = Segment::kSendStaging / 16;
 
-/// The entry of a peer in a list that is sorted by peer. Allocates only to report.
+/// The entry of a peer in a list that is sorted by peer. Allocates memory only to report that there is none.
 template <typename End>
 End& of_peer(std::vector<End>& channels, int peer, int rank, const char* call) {
   const auto found = std::lower_bound(channels.begin(), channels.end(), peer,
@@ -159,7 +159,7 @@ template <typename Ready, typename Describe>
 void MessageRunner::wait(Event& event, int peer, const Ready& ready, const Describe& describe) {
   waiter_.wait(event, ready, [&](double seconds) {
     const int lost = peers_.lost_rank([&](int rank) { return rank == peer; });
-    // It may have arrived just before its sender ended.
+    // The message may have arrived just before its sender ended.
     if ((lost < 0 && !peers_.too_late(seconds)) || ready()) return;
     throw peers_.give_up(describe(), lost, {peer});
   });

@@ -19,7 +19,7 @@ class MessageRunner {
   int64_t send(int peer, const std::byte* data, int64_t bytes);
   void wait_send(int peer, int64_t sequence);
   void recv(int peer, std::byte* data, int64_t bytes);
-  /// Adds a message of f32 to `sum`, from where its sender has it.
+  /// Adds a message of f32 numbers to `sum`, read directly from the memory of its sender.
   void recv_sum(int peer, float* sum, int64_t count);
   /// True if part of a message from `peer` has arrived.
   bool has_message(int peer);
@@ -44,11 +44,11 @@ class MessageRunner {
     Channel* channel;
   };
 
-  /// Checks that the segment was created with that route.
+  /// The state of the channel to a peer. Checks that the segment was created with that route.
   Outgoing& to(int peer);
   Channel& from(int peer);
   void post(int peer, Piece piece);
-  /// Returns the copy's offset from the start of the segment.
+  /// Copies data to the staging area. Returns the offset of the copy from the start of the segment.
   int64_t stage(int peer, const std::byte* data, int64_t bytes);
   /// Calls use(data, bytes before it, bytes) for each piece of a message as it comes.
   template <typename Use>

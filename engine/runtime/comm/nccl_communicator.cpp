@@ -63,7 +63,7 @@ void NcclCommunicator::connect(StartUpClock* start_up) {
   phase_met_others(start_up, "NCCL");
 }
 
-/// Not ncclCommDestroy, which is collective over all ranks.
+/// Does not call ncclCommDestroy, because that is collective over all ranks.
 NcclCommunicator::~NcclCommunicator() {
   // After a failure the graphs remain, and NCCL would wait for them: the end of the process frees both.
   if (aborted_.exchange(true) || cuda::device_is_lost) return;
@@ -111,7 +111,7 @@ void NcclCommunicator::Opening::split(ncclComm_t world, const std::vector<NcclGr
     color = static_cast<int>(g);
     key = static_cast<int>(me - ranks.begin());
   }
-  // Share nothing with the parent: calls that share resources run one after another.
+  // The new communicator shares nothing with its parent, because calls that share resources run one after another.
   ncclConfig_t config = named("trainctl.group");
   config.splitShare = 0;
   ncclComm_t comm = nullptr;

@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kOldest = 21800;
 
+/// Opens the library and looks up its functions. Throws EnvError if it is missing or too old.
 NcclLibrary open_nccl() {
   const DynamicLibrary file("NCCL", {"libnccl.so.2"});
   NcclLibrary nccl{};

@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-/// Groups as integers: size, is_channel, ranks.
+/// Encodes groups as integers: for each group its size, is_channel, and its ranks.
 std::vector<int32_t> encode(const std::vector<NcclGroup>& groups) {
   std::vector<int32_t> numbers;
   for (const NcclGroup& group : groups) {
@@ -76,7 +76,7 @@ std::vector<NcclGroup> gather_groups(const std::vector<NcclGroup>& mine, Communi
 
 std::vector<std::vector<NcclGroup>> split_rounds(const std::vector<NcclGroup>& groups) {
   std::vector<std::vector<NcclGroup>> rounds;
-  std::vector<std::set<int>> busy;  // ranks, by round
+  std::vector<std::set<int>> busy;  // by round: the ranks that are already in a group of that round
   for (const NcclGroup& group : groups) {
     const auto is_free = [&](const std::set<int>& ranks) {
       return std::none_of(group.ranks.begin(), group.ranks.end(), [&](int rank) { return ranks.contains(rank); });

@@ -38,7 +38,7 @@ namespace trainctl {
 
 class SaveBoard {
  public:
-  /// Facts that the ranks know of the steps before.
+  /// Facts about the steps before the saved state.
   struct Position {
     double loss_sum = 0;  ///< sum of the loss over the epoch's steps so far; below, sums of the metrics
     std::array<double, kMostMetrics> metric_sums{};
@@ -84,7 +84,7 @@ class SaveBoard {
     return decided;
   }
 
-  // Several hosts: a host's board.
+  // Functions of the board of one of several hosts.
 
   /// From now on the launcher answers, by decided(). Each rank calls `due`, which must be the same on all hosts.
   /// `steps_await`: a step after a save counts as done only when that save is finished (steps_await_saves).
@@ -158,9 +158,9 @@ class SaveBoard {
   }
   /// Returns whether the save under way was offered: its images are whole.
   bool was_offered() const { return set_.load() != 0; }
-  /// Returns the set that they are in.
+  /// Returns the set that contains the images of the save under way.
   int set() const { return std::max(0, static_cast<int>(set_.load()) - 1); }
-  /// One that neither is offered nor written.
+  /// Returns a set that is neither offered nor being written.
   int free_set() const {
     const uint64_t offered = offered_.load();  // before saving_: what is taken meanwhile counts twice
     const int written = saving() >= 0 ? set() : -1;
@@ -172,7 +172,7 @@ class SaveBoard {
 
   /// The ranks have reached the end, step `step`, and wait for the save under way. It is not tried again once it fails.
   void await_room(int64_t step) { awaits_room_.store(word(step), std::memory_order_relaxed); }
-  /// The step; -1: nothing waits.
+  /// The step of await_room(); -1: nothing waits.
   int64_t awaits_room() const { return step_of(awaits_room_.load(std::memory_order_relaxed)); }
   /// Returns whether a later state waits for the memory of the save under way.
   bool must_give_way() const { return awaits_room() > saving(); }

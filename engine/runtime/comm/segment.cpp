@@ -188,7 +188,7 @@ void Segment::fill_in(Group& group, const std::vector<int>& ranks) const {
   if (uint64_t{group.first_member} + group.size > kMembers) {
     used.fetch_sub(group.size, std::memory_order_relaxed);
     group.size = group.first_member = 0;
-    // Ready, but owned by no group: a search for a free entry skips it.
+    // The entry is marked as ready but has no ranks, so that a search for a free entry skips it.
     group.state.store(2, std::memory_order_release);
     throw EnvError(
         fmt::format("shared memory: the groups of this job have more than {} members in total; use fewer, larger "

@@ -35,13 +35,13 @@ struct Header {
 struct alignas(64) Member {
   int32_t rank;
   std::atomic<uint32_t> arrived;  ///< the phase that ends the last call it joined
-  std::atomic<uint32_t> working;  ///< 1: it holds a chunk
+  std::atomic<uint32_t> working;  ///< 1: the member is working on a chunk
   uint8_t op, dtype;
   uint16_t root;
   int64_t in, out;  ///< bytes from the segment's start
   int64_t stride;   ///< elements between blocks, in `in` and in `out`
   int64_t count;    ///< elements (of a block) not yet done
-  int64_t limit;    ///< the most of them that one round can take (staged buffers)
+  int64_t limit;    ///< most elements that one round can take, if buffers are staged
 };
 static_assert(sizeof(Member) == 64);
 
@@ -65,7 +65,7 @@ struct alignas(64) Group {
 struct Piece {
   int64_t offset;
   int64_t bytes;
-  int64_t last;  ///< 1: ends its message
+  int64_t last;  ///< 1: the piece is the last one of its message
 };
 
 /// Messages from one rank to another, in order: a ring of pieces.
@@ -109,7 +109,7 @@ class Segment {
   Channel& channel(size_t route) const;
 
   std::byte* at(int64_t offset) const { return base_ + offset; }
-  /// -1: not in the segment.
+  /// The offset of memory in the segment; -1 if it is not in the segment.
   int64_t offset_of(const void* data, int64_t bytes) const;
 
  private:

@@ -35,19 +35,20 @@ class StepGate {
     }
   }
 
-  /// No step after the highest started one may start any more.
+  /// Closes the gate: no step after the highest started one may start any more.
   void ask_to_stop() { word_.fetch_or(kStop, std::memory_order_relaxed); }
 
-  /// Several hosts, first step: no step above the highest started one, which is returned, starts before stop_after().
+  /// The first half of a stop on several hosts. Returns the highest started step; no later step starts until
+  /// stop_after() or release().
   uint64_t hold() { return word_.fetch_or(kHeld, std::memory_order_relaxed) & kSteps; }
-  /// Second step: no step above `step` may start any more, nor above the highest that has started here.
+  /// The second half: no step after both `step` and the highest step started here may start any more.
   void stop_after(uint64_t step) {
     uint64_t seen = word_.load(std::memory_order_relaxed);
     while (!word_.compare_exchange_weak(seen, std::max(seen & kSteps, step) | kStop, std::memory_order_relaxed)) {
     }
   }
 
-  /// Steps may start again.
+  /// Ends hold(): steps may start again.
   void release() { word_.fetch_and(~kHeld, std::memory_order_relaxed); }
 
   bool asked_to_stop() const { return (word_.load(std::memory_order_relaxed) & kStop) != 0; }

@@ -76,7 +76,7 @@ void TlsLink::require_open() const {
   if (!failure_.empty()) throw gloo::IoException(failure_);
 }
 
-/// Runs it while the lock is locked. An error of the connection closes the link and wakes everything that waits for it.
+/// Runs `action` under the lock. An error of the connection closes the link and wakes everything that waits for it.
 template <typename Action>
 void TlsLink::guard(const Action& action) {
   try {
@@ -164,7 +164,7 @@ void TlsLink::fill_record() {
   }
 }
 
-/// Writes as much as the socket takes; the rest when it has room.
+/// Writes as much as the socket takes now. The rest follows when the socket has room again.
 void TlsLink::flush() {
   if (!stream_) return;
   for (;;) {

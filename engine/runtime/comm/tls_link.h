@@ -29,7 +29,7 @@ class TlsBuffer : public gloo::transport::UnboundBuffer {
   void abortWaitSend() override { abort(); }
   void abortWaitRecv() override { abort(); }
 
-  // From links, at any time and on any thread.
+  // Called by links, at any time and on any thread.
   void has_sent(int rank) { add(sent_, rank); }
   void has_got(int rank) { add(got_, rank); }
   void fail(const std::string& reason);
@@ -117,7 +117,7 @@ class TlsLink {
   Waiting recvs_;  ///< receives of this rank, asked for
   Waiting asks_;   ///< requests of the peer that nothing was sent for yet
   std::deque<std::pair<Header, Part>> out_;
-  std::vector<TlsBuffer*> in_record_;  ///< sent when the record is
+  std::vector<TlsBuffer*> in_record_;  ///< buffers that are sent once the record is
   std::string record_;                 ///< bytes that go next: at most one TLS record
   size_t record_put_ = 0;
   std::array<char, sizeof(Header)> header_{};

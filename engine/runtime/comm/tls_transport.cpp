@@ -37,10 +37,11 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr double kHandshakeSeconds = 10;
-/// Connections that have not proved yet that they have the token. Beyond it a new one closes the oldest.
+/// The most connections that have not yet proved that they have the token. If there are more, the oldest is closed.
 constexpr size_t kMaxUnauthenticated = 256;
 constexpr int kBacklog = 1024;
-/// A connection may be closed for that reason before its handshake is done; then the rank that dials tries again.
+/// The number of times that a rank dials, since its connection may be closed for the reason above before its handshake
+/// is done.
 constexpr int kDialAttempts = 3;
 constexpr milliseconds kNap{10};
 
@@ -117,7 +118,7 @@ class TlsDevice : public gloo::transport::Device, public SocketWatcher, public s
     std::unique_ptr<TlsStream> stream;
     Clock::time_point deadline;
     std::array<char, 16> name{};
-    size_t named = 0;  ///< bytes of it
+    size_t named = 0;  ///< bytes of the link's name that have arrived
     bool is_authenticated = false;
   };
   struct Named {
@@ -130,7 +131,7 @@ class TlsDevice : public gloo::transport::Device, public SocketWatcher, public s
   void accept_some();
   /// Returns false once the peer is authenticated.
   bool serve_unauthenticated(uint64_t key, UnauthenticatedPeer& peer);
-  /// Returns false if all of them are authenticated.
+  /// Closes the oldest unauthenticated peer. Returns false, and closes none, if all peers turn out to be authenticated.
   bool close_oldest_unauthenticated();
   std::shared_ptr<TlsLink> link_named(const std::array<char, 16>& name);
   std::shared_ptr<TlsLink> link_of(uint64_t key);
@@ -156,7 +157,7 @@ class TlsContext : public gloo::transport::Context, public std::enable_shared_fr
  public:
   TlsContext(std::shared_ptr<TlsDevice> device, int its_rank, int its_size)
       : gloo::transport::Context(its_rank, its_size), device_(std::move(device)) {}
-  ~TlsContext() override { pairs_.clear(); }  // they need the device
+  ~TlsContext() override { pairs_.clear(); }  // pairs need the device, so they are destroyed first
   std::unique_ptr<gloo::transport::Pair>& createPair(int peer) override;
   std::unique_ptr<gloo::transport::UnboundBuffer> createUnboundBuffer(void* data, size_t bytes) override;
   TlsDevice& device() { return *device_; }
@@ -337,7 +338,8 @@ void TlsDevice::accept_some() {
   }
 }
 
-/// Checks it once more before closing it: its proof may have arrived while other connections were accepted.
+/// Checks the oldest peer once more before closing it: its proof may have arrived while other connections were
+/// accepted.
 bool TlsDevice::close_oldest_unauthenticated() {
   const auto has_no_proof = [](const auto& one) { return !one.second.is_authenticated; };
   const auto oldest = std::find_if(unauthenticated_.begin(), unauthenticated_.end(), has_no_proof);
@@ -347,6 +349,8 @@ bool TlsDevice::close_oldest_unauthenticated() {
   return true;
 }
 
+/// Continues the handshake of a peer, then reads the name of the link that it asks for. Returns false if the peer must
+/// go.
 bool TlsDevice::serve_unauthenticated(uint64_t key, UnauthenticatedPeer& peer) {
   try {
     if (!peer.is_authenticated) peer.is_authenticated = peer.stream->try_handshake();
@@ -356,7 +360,7 @@ bool TlsDevice::serve_unauthenticated(uint64_t key, UnauthenticatedPeer& peer) {
       peer.named += got;
     }
   } catch (const EnvError&) {
-    return false;  // it has no token
+    return false;  // the peer does not have the token
   }
   if (peer.named < peer.name.size()) {
     watch(peer.stream->socket(), key, peer.stream->waits_to_write());
@@ -366,6 +370,7 @@ bool TlsDevice::serve_unauthenticated(uint64_t key, UnauthenticatedPeer& peer) {
   return false;
 }
 
+/// The loop of the device's thread: waits for sockets that are ready, and serves them.
 void TlsDevice::run() {
   std::array<epoll_event, 64> events{};
   for (;;) {

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kArenaAlignment = 64;
 
-/// Zeroed pages, mapped privately.
+/// Zeroed memory that is mapped for this process alone.
 class Pages {
  public:
   explicit Pages(int64_t bytes) : bytes_(static_cast<size_t>(std::max<int64_t>(bytes, 1))) {
@@ -47,7 +47,7 @@ class Pages {
   std::byte* data_ = nullptr;
 };
 
-/// An instruction with everything looked up.
+/// An instruction with everything that a step would otherwise look up.
 struct Bound : BoundMove {
   const Instruction* instruction = nullptr;
   CpuKernel kernel;
@@ -61,7 +61,7 @@ struct Bound : BoundMove {
 
 class CpuExecutor final : public Executor {
  public:
-  /// `is_filled`: the variables are in the arena.
+  /// `is_filled`: the arena already contains the values of the variables.
   CpuExecutor(const Program& program, Communicator& comm, const ExecutorOptions& options, std::span<std::byte> arena,
               bool is_filled = false);
 
@@ -94,7 +94,8 @@ class CpuExecutor final : public Executor {
   const InputLayout inputs_;
   Communicator& comm_;
   ExecutorOptions options_;
-  std::unique_ptr<Pages> pages_, host_;  ///< host_: what a device would keep in the memory of its host
+  /// `host_` has the buffers that a GPU would keep in the memory of its host (kHostOffset).
+  std::unique_ptr<Pages> pages_, host_;
   std::span<std::byte> arena_;
   std::vector<int> groups_;
   std::vector<Bound> bound_;
@@ -149,6 +150,8 @@ void CpuExecutor::open_groups() {
   for (int g : order) groups_[g] = comm_.open_group(program_.groups[g]);
 }
 
+/// Looks up everything that a run of the instruction needs: its kernel or addresses, its group, and the sends it waits
+/// for.
 Bound CpuExecutor::bind(const Instruction& instruction) {
   Bound bound;
   bound.instruction = &instruction;
@@ -181,10 +184,11 @@ void CpuExecutor::bind_kernel(const Instruction& instruction, Bound& bound) {
   bound.kernel = prepare_with_float_copies(*def, std::move(call));
 }
 
+/// Runs all instructions of the step, and publishes the position of the rank before each.
 void CpuExecutor::start_step(const std::byte* inputs, const StepScalars& scalars) {
   check(!started_, "a step must be finished before the next is started");
   std::memcpy(arena_.data() + program_.scalars_offset, &scalars, sizeof(scalars));
-  const uint32_t step = scalars.step + 1;  // peers and users count from 1
+  const uint32_t step = scalars.step + 1;  // peers and messages to users count steps from 1
   Timeline* const timeline =
       options_.timeline != nullptr && options_.timeline->wants(scalars.step) ? options_.timeline : nullptr;
   const int left_out =

@@ -10,7 +10,7 @@
 namespace trainctl {
 namespace {
 
-/// Small enough that an instruction waits briefly for the piece that the thread is copying.
+/// The size of a piece. It is small, so that an instruction waits only briefly for a piece that the thread is copying.
 constexpr int64_t kPieceBytes = 256 << 10;
 
 }  // namespace

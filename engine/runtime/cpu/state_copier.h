@@ -22,7 +22,7 @@ class StateCopier {
 
   /// Call it between two steps, while no copy is in progress. Allocates nothing.
   void begin();
-  /// Before the instruction runs: what it overwrites is copied.
+  /// Called before the instruction runs: copies the pieces that it overwrites, unless the thread has copied them.
   void before(int instruction) {
     if (const size_t needed = needed_[static_cast<size_t>(instruction)]; needed > safe_) copy_up_to(needed);
   }
@@ -50,7 +50,7 @@ class StateCopier {
   size_t safe_ = 0;  ///< pieces that the step's thread has seen copied
   std::mutex mutex_;
   std::condition_variable changed_;
-  uint64_t copies_ = 0;  ///< begun
+  uint64_t copies_ = 0;  ///< number of copies that have begun
   bool stop_ = false;
   std::thread thread_;
 };

@@ -15,11 +15,12 @@ namespace trainctl {
 namespace cuda {
 namespace {
 
-constexpr int64_t kMostCalls = 100;  ///< in one graph
+constexpr int64_t kMostCalls = 100;  ///< most calls in one graph
 constexpr Collective kKinds[] = {Collective::all_reduce, Collective::all_gather, Collective::reduce_scatter,
                                  Collective::all_to_all, Collective::broadcast};
 
-/// Each collective once, over all ranks: from the lower half of the arena to the upper, `most_bytes` each.
+/// A program that has each kind of collective once, over all ranks. Inputs are in the lower half of the arena and
+/// outputs in the upper half, at most `most_bytes` each.
 Program program_of(int rank, int num_ranks, int64_t most_bytes) {
   Program program;
   program.rank = rank;

@@ -17,10 +17,10 @@
 namespace trainctl::cuda {
 namespace {
 
-/// Free memory left for later allocations of libraries.
+/// The device memory in bytes that is left free for later allocations of libraries.
 constexpr int64_t kLeftFree = int64_t{1} << 30;
 
-/// Null if the driver does not have it.
+/// The driver's function for stream memory operations. Null if the driver does not have it.
 decltype(&cuStreamBatchMemOp) memory_operations() {
   static const auto function = driver_function<decltype(cuStreamBatchMemOp)>("cuStreamBatchMemOp");
   return function;
@@ -102,7 +102,7 @@ CopyEngines::CopyEngines(const Program& program, Communicator& ranks, int device
   load_kernels();
 }
 
-/// False if it would leave too little memory for other uses.
+/// Allocates the flags and the memory for pulled data. Returns false if too little memory would be left for other uses.
 bool CopyEngines::allocate_own() {
   if (own_) return true;
   size_t free = 0, total = 0;
@@ -233,7 +233,8 @@ void CopyEngines::enqueue(const Instruction& instruction, const BoundMove& move,
   synchronize(call, kDone, stream);
 }
 
-/// Once all sums are done, all operands have been read, so `out` may be `in`.
+/// Enqueues an all_reduce. `out` may be `in`: it is written only after all sums are done, that is, after all operands
+/// have been read.
 void CopyEngines::all_reduce(const Call& call, const BoundMove& move, CudaStream stream) const {
   const auto members = static_cast<int>(call.group->size());
   const int64_t size = byte_size(move.dtype);
@@ -250,7 +251,7 @@ void CopyEngines::all_reduce(const Call& call, const BoundMove& move, CudaStream
   }
 }
 
-/// The others wait until their operand has been read, not for the last sum.
+/// Enqueues a reduce_scatter. The other members wait only until their operand has been read, not for the last sum.
 void CopyEngines::reduce_scatter(const Call& call, const BoundMove& move, int64_t at_once, CudaStream stream) const {
   auto* const out = static_cast<std::byte*>(move.out);
   for (int64_t first = 0; first < move.count; first += at_once) {
@@ -279,7 +280,8 @@ void CopyEngines::synchronize(const Call& call, SyncPoint point, CudaStream stre
   operations.enqueue(stream);
 }
 
-/// Sets the flags repeatedly: work that is still running may reach further waits.
+/// Sets all flags, so that waiting streams continue. It does so repeatedly, because running work may reach further
+/// waits.
 void CopyEngines::abort() {
   if (calls_.empty() || aborted_.exchange(true)) return;
   std::thread([device = device_, flags = own_.get(), bytes = static_cast<size_t>(memory_.flags),

@@ -243,7 +243,8 @@ void CudaExecutor::start_step(const std::byte* inputs, const StepScalars& scalar
   ++started_;
 }
 
-/// The slot is free: its last step is finished. The block is free again when this step is finished.
+/// Copies the inputs and scalars of a step to its slot of the staging memory. The slot is free because its last step is
+/// finished. The block of inputs may be used again when this step is finished.
 void CudaExecutor::send_inputs(const std::byte* inputs, const StepScalars& scalars) {
   const auto slot = static_cast<size_t>(started_ % static_cast<uint64_t>(slots_));
   std::byte* block = blocks_.sendable(inputs, workspace_.scalars, stride_, static_cast<int>(slot), slots_);

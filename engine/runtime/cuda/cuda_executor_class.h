@@ -117,7 +117,7 @@ class CudaExecutor final : public Executor {
   std::vector<uint32_t> step_of_slot_;   ///< StepScalars::step
   std::unique_ptr<StateCopier> copier_;
   std::unique_ptr<StepRecorder> recorder_;
-  std::unique_ptr<StepReplay> replay_;  ///< of the tape ExecutorOptions::replays
+  std::unique_ptr<StepReplay> replay_;  ///< replays the tape ExecutorOptions::replays
   bool records_next_ = false;
   std::vector<std::byte*> registered_;  ///< memory of others that is pinned
   std::deque<Event> reads_;             ///< each is done when its bytes have arrived

@@ -25,6 +25,7 @@ DynamicLibrary open_driver() {
   }
 }
 
+/// Opens the management library of the driver, and looks up the functions of nvml.h.
 nvml::Functions open_nvml() {
   const DynamicLibrary file = open_driver();
   nvml::Functions f{};
@@ -46,7 +47,7 @@ nvml::Functions open_nvml() {
   return f;
 }
 
-/// "00000000:1B:00.0" is 0000:1b:00.0 in /sys.
+/// The NUMA node of a GPU. The bus id "00000000:1B:00.0" of NVML is 0000:1b:00.0 in /sys.
 int numa_node_of(const std::string& bus_id) {
   const std::string path = lower_case(bus_id.size() > 12 ? bus_id.substr(bus_id.size() - 12) : bus_id);
   std::ifstream file("/sys/bus/pci/devices/" + path + "/numa_node");
@@ -88,7 +89,7 @@ class Nvml {
         f_.milliwatts(handle, &power) != nvml::kSuccess || f_.most_milliwatts(handle, &most_power) != nvml::kSuccess ||
         f_.memory(handle, &memory) != nvml::kSuccess)
       return std::nullopt;
-    f_.utilization(handle, &busy);  // a GPU that is divided into instances does not say it
+    f_.utilization(handle, &busy);  // not reported by a GPU that is divided into instances (MIG)
     return CudaLoad{static_cast<double>(clock),
                     static_cast<double>(most_clock),
                     power / 1e3,
@@ -156,7 +157,7 @@ std::vector<CudaDevice> visible_devices(const std::vector<CudaDevice>& all, cons
     if (device == nullptr) return visible;
     const bool again =
         std::any_of(visible.begin(), visible.end(), [&](const CudaDevice& d) { return d.uuid == device->uuid; });
-    if (again) return {};  // as CUDA does
+    if (again) return {};  // a device that is named twice: CUDA then shows no devices
     visible.push_back(*device);
     part.clear();
     if (*c == '\0') return visible;

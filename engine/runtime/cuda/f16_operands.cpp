@@ -20,8 +20,8 @@ struct WidenedOperand {
   bool is_read, is_written;
 };
 
-/// A copy of a whole f32 operand as f16. Level 3 rounds weights so on the stream of the collectives, whose kernels must
-/// not use the scratch memory.
+/// True if the call only copies a whole f32 operand to f16. ZeRO level 3 rounds weights in this way on the stream of
+/// the collectives, whose kernels must not use the scratch memory.
 bool only_rounds(const KernelDef& kernel, const CudaKernelCall& call) {
   return &kernel == &copy_slice_kernel && call.in[0].dtype == DType::f32 && call.out[0].dtype == DType::f16 &&
          call.in[0].shape == call.out[0].shape && !call.out[0].accumulate;

@@ -16,7 +16,7 @@ namespace trainctl {
 namespace cuda {
 namespace {
 
-constexpr int64_t kMostLaunches = 2000;  ///< in one graph
+constexpr int64_t kMostLaunches = 2000;  ///< most launches in one graph
 
 class CudaKernelTimer final : public KernelTimer {
  public:

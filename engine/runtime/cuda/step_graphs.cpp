@@ -37,7 +37,7 @@ void StepGraphs::enqueue_timed(const StepProgram::Issue& how) {
   if (!launch(timed_)) step_.issue(how);
 }
 
-/// Returns false if there is no such graph.
+/// Launches a graph. Returns false if the graph was not captured.
 bool StepGraphs::launch(const GraphExec& graph) const {
   if (graph) cuda_check(cudaGraphLaunch(graph.get(), step_.compute()), "cudaGraphLaunch");
   return static_cast<bool>(graph);

@@ -8,6 +8,7 @@ namespace {
 
 float element(int64_t i, int rank) { return static_cast<float>(i % 7 + rank); }
 
+/// The expected element i of the result of rank `rank`, whose output has `size` elements.
 float expected(Collective kind, int64_t i, int64_t size, int rank, int num_ranks) {
   const int64_t block = size / num_ranks, p = num_ranks;
   const auto sum = [&](int64_t at) { return static_cast<float>(p * (at % 7) + p * (p - 1) / 2); };

@@ -10,8 +10,9 @@
 
 namespace trainctl {
 
-/// All ranks in one group, f32. `bytes` is the larger of a rank's input and output: a multiple of 4 times the number of
-/// ranks. Out of place, since repeated sums in place would overflow; data are random.
+/// All ranks are one group, and elements are f32. `bytes` is the size of the larger one of a rank's input and output, a
+/// multiple of 4 times the number of ranks. Calls are out of place, since repeated sums in place would overflow. The
+/// data are random.
 class CollectiveTimer {
  public:
   virtual ~CollectiveTimer() = default;

@@ -113,7 +113,7 @@ class CpuKernelTimer final : public KernelTimer {
  private:
   using Block = std::unique_ptr<std::byte, decltype(&std::free)>;
 
-  /// Calls body(part, begin, end) over all words, on all threads.
+  /// Divides all words among the threads, and calls body(part, begin, end) on each.
   template <class Body>
   double least_seconds(int64_t words, const Body& body, const SampleOptions& options) {
     const int64_t each = words / threads_;

@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kStages = "parallel.stages";
 constexpr const char* kShard = "parallel.optimizer_shard";
 
-/// As if the user had given the field (OpenChoices).
+/// Marks the field as given by the user, so that the search does not vary it (OpenChoices).
 void mark_as_given(JobSpec& job, const std::string& field) { job.positions[field] = job.position(field); }
 
 JobSpec with_one_stage(JobSpec job) {

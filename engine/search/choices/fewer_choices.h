@@ -9,10 +9,11 @@
 
 namespace trainctl {
 
-/// The job with one stage, with each level of optimizer_shard that saves memory, and with both, as far as it leaves
-/// these fields open; those first that save more memory. For each of these jobs the function returns others of them, so
-/// a search that includes all of them finds whatever a job finds in which the user fixes one of these fields. None with
-/// effort: low, or another algorithm than the default.
+/// Returns variants of the job: with one stage, with each level of optimizer_shard that saves memory, and with both. A
+/// field that the user gives is not changed. Variants that save more memory come first. Applied to one of these
+/// variants, the function returns a subset of the same variants. So a search that includes all of them finds every plan
+/// that it would find if the user fixed one of these fields. Returns nothing with effort: low, or with an algorithm
+/// other than the default.
 std::vector<JobSpec> with_fewer_choices(const JobSpec& job);
 
 /// True if the choice is one of those of a job with fewer choices.

@@ -39,7 +39,7 @@ WeighedChoices::WeighedChoices(const JobSpec& job, Networks& networks, const Ope
       bytes_(weight_bytes(job, cost.machine())),
       cut_choices_(job, networks, cost, bytes_) {}
 
-/// Returns the pipelines, those that can be fast first.
+/// Returns the pipelines in the order of their lower bounds, so that pipelines that can be fast come first.
 std::vector<WeighedChoices::Pipeline> WeighedChoices::pipelines() {
   std::vector<Pipeline> all;
   const bool counts_starts = has_long_kernels();
@@ -58,7 +58,7 @@ std::vector<WeighedChoices::Pipeline> WeighedChoices::pipelines() {
       all.push_back({stages, m, of_micro_batch * (m + idle)});
     }
   }
-  // The sums of one stage are all but equal.
+  // With one stage, all numbers of micro-batches have almost the same bound.
   const auto rank = [](const Pipeline& one) { return one.stages == 1 ? 0 : one.least; };
   std::stable_sort(all.begin(), all.end(), [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
   return all;
@@ -82,7 +82,8 @@ void WeighedChoices::weigh(double seconds_per_byte) {
   }
 }
 
-/// The expected time of the best that fits in any case.
+/// Estimates all choices of a pipeline with these cuts. Returns the estimated time of the best choice that certainly
+/// fits.
 double WeighedChoices::weigh(const Pipeline& pipeline,
                              const std::vector<std::shared_ptr<const CutChoice>>& ways_to_cut) {
   double best = kNoWeight;

@@ -37,7 +37,7 @@ inline bool recomputes_alike(const Considered& a, const Considered& b) {
 /// Returns the number of choices in which the two differ.
 int differences(const Considered& a, const Considered& b);
 
-/// Its arguments must outlive it.
+/// The arguments of the constructor must outlive the object, which refers to them.
 class WeighedChoices {
  public:
   /// `large`: blocks are left out where plans are tried. `memory`: bytes per rank; 0: no limit.

@@ -29,6 +29,8 @@ class Spread {
            layer_.factors[static_cast<size_t>(factor)].size % mesh_.ways(axes_[static_cast<size_t>(factor)]) == 0;
   }
 
+  /// Assigns run number `run` to each factor that may be cut, and to none, and continues with the next run. Complete
+  /// assignments are added to found_.
   void place(size_t run) {
     if (run == split_.size()) {
       add_once(found_, axes_);

@@ -25,7 +25,7 @@ struct CutChoice {
   FoundCuts cuts;
 };
 
-/// Its arguments must outlive it.
+/// The arguments of the constructor must outlive the object, which refers to them.
 class CutChoices {
  public:
   CutChoices(const JobSpec& job, Networks& networks, const CostModel& cost, const WeightBytes& bytes)

@@ -1,4 +1,11 @@
-// Searches for the cuts of all layers with the least sum of kernels and redistributions.
+// Searches for the cuts of all layers with the least sum of kernels and redistributions. This is an assignment problem
+// (engine/solver):
+//
+//   variable   a set of layers with equal cuts (the same layer of all blocks), or of units that finish them (units.h)
+//   value      a candidate: one assignment of mesh axes to the factors of such a layer
+//   cost       a table per unit for its kernels and memory, and a table per tensor for its redistributions
+//
+// A setting is a choice of values for some variables.
 #include "engine/search/cuts/cut_search.h"
 
 #include <fmt/format.h>
@@ -19,12 +26,13 @@
 namespace trainctl {
 namespace {
 
-/// Weight of seconds of kernels and of sums of gradients where the least redistribution is wanted.
+/// With CutAim::least_redistribution, seconds of kernels and of gradient sums are multiplied by this small weight, so
+/// that they only decide between cuts with equal redistribution.
 constexpr double kBesideRedistribution = 1e-4;
-/// A tensor between units that may have more settings together is priced by pairs of them.
+/// If the units that make and read a tensor have more settings than this, its cost is estimated by pairs of units.
 constexpr size_t kMostSettings = 512;
 
-/// Most settings of the axes that are looked at, for each of many cuts that is wanted.
+/// least_cuts looks at no more than this many assignments for each of the cuts that it should find.
 constexpr size_t kMostAlike = 10;
 
 bool has_products(const Graph& graph, LayerId layer) {
@@ -34,7 +42,8 @@ bool has_products(const Graph& graph, LayerId layer) {
   });
 }
 
-/// Sums of gradients overlap with the backward pass where a machine can do both.
+/// Returns the part of the time of gradient sums that counts. If the machine can overlap them with the backward pass,
+/// only a quarter is assumed not to be overlapped.
 double once_per_step_part(const Machine& machine) { return machine.overlaps ? 0.25 : 1; }
 
 class CutSearch {
@@ -67,6 +76,7 @@ class CutSearch {
     }
   }
 
+  /// Adds the cost tables of all units and tensors.
   void add_tables(double seconds_per_byte, const BytesPerWeight& bytes) {
     for (const CutCandidates& candidates : candidates_) {
       std::vector<Traffic::Coded>& coded = coded_.emplace_back();
@@ -85,6 +95,8 @@ class CutSearch {
     return cuts_as(split, best, exact);
   }
 
+  /// Returns up to `most` cuts in the order of increasing cost. Cuts that differ only in axes, or in layers that a
+  /// strategy fixes, count as one.
   std::vector<FoundCuts> solve_all(const AxisSplit& split, size_t most) {
     const std::vector<int> units = units_free();
     std::vector<bool> reported(candidates_.size(), false);
@@ -106,7 +118,8 @@ class CutSearch {
     candidates_[static_cast<size_t>(variable_of(unit))] = {std::move(axes)};
   }
 
-  /// Cuts that may be compared with others of the space, which they need not be of.
+  /// Adds given cuts to the candidates, so that they can be compared with others. They need not belong to the search
+  /// space.
   void include(const std::vector<FactorAxes>& of_unit) {
     for (int u = 0; u < static_cast<int>(num_units()); ++u)
       add_once(candidates_[static_cast<size_t>(variable_of(u))], of_unit[static_cast<size_t>(u)]);
@@ -131,6 +144,7 @@ class CutSearch {
     return all;
   }
 
+  /// Returns for each variable all other candidates while the other variables keep their values, the cheapest first.
   std::vector<CutAlternative> others(const std::vector<FactorAxes>& of_unit) {
     const std::vector<int> setting = setting_of(of_unit);
     const std::vector<std::vector<double>> sums = sums_of_changes(setting);
@@ -151,6 +165,7 @@ class CutSearch {
     return sizes;
   }
 
+  /// Converts an assignment of candidates to variables into the axes of each unit.
   FoundCuts cuts_as(const AxisSplit& split, const Assignment& assignment, bool exact) {
     FoundCuts found{.split = split};
     found.exact = exact;
@@ -166,7 +181,7 @@ class CutSearch {
     return found;
   }
 
-  /// Returns those of reported_units() that have no strategy and are not of the loss.
+  /// Returns the units of reported_units() that have no strategy and do not belong to the loss.
   std::vector<int> units_free() const {
     std::vector<int> units = reported_units();
     std::erase_if(units, [&](int unit) {
@@ -197,7 +212,7 @@ class CutSearch {
     traffic_.set(unit, coded_[static_cast<size_t>(variable_of(unit))][static_cast<size_t>(index)]);
   }
 
-  /// Terms of the same variables are one.
+  /// Adds a cost table to the sum. Tables over the same variables are merged into one.
   void add(CostTable table) {
     const auto [known, fresh] = table_of_.try_emplace(table.variables, tables_.size());
     if (fresh) {
@@ -208,6 +223,8 @@ class CutSearch {
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += table.values[i];
   }
 
+  /// Adds the cost table of one unit: the seconds of its kernels and the price of its memory, for each of its
+  /// candidates.
   void add_unit(int unit, const UnitMemory& memory, double seconds_per_byte) {
     CostTable table{{variable_of(unit)}, {}};
     for (int c = 0; c < static_cast<int>(candidates_of(unit).size()); ++c) {
@@ -261,8 +278,8 @@ class CutSearch {
     std::vector<double> by_class;
   };
 
-  /// Also prices a tensor within one unit, which may be produced as a partial sum and read as a whole. Equal tensors,
-  /// such as those at the same position in repeated blocks, are priced once.
+  /// Adds the cost tables of a tensor, also of a tensor within one unit, which may be produced as a partial sum and
+  /// read as a whole. Equal tensors, such as those at the same position in repeated blocks, are priced once.
   void add_tensor(TensorId tensor) {
     const std::vector<int> units = traffic_.units_of(tensor);
     if (units.empty()) return;
@@ -283,7 +300,7 @@ class CutSearch {
     return {{std::move(of_variable), std::move(by_class)}};
   }
 
-  /// Seconds by classes of these variables, all other units left out.
+  /// Returns the seconds of a tensor for each combination of classes of these variables. All other units are left out.
   std::vector<double> seconds_of(TensorId tensor, const std::vector<Classes>& of_variable) {
     std::vector<double> by_class;
     std::vector<int> layouts(traffic_.num_uses(tensor), -1);
@@ -310,6 +327,7 @@ class CutSearch {
     return all;
   }
 
+  /// Adds a cost table over variables, given the costs by classes of their candidates. `weight` multiplies the costs.
   void add_table(const std::vector<Classes>& of_variable, const std::vector<double>& by_class, double weight) {
     if (std::all_of(by_class.begin(), by_class.end(), [](double seconds) { return seconds == 0; })) return;
     CostTable table;
@@ -328,7 +346,8 @@ class CutSearch {
     add(std::move(table));
   }
 
-  /// `layouts`: by use of the tensor.
+  /// Steps through the classes of variable i and all later ones, and appends the seconds of each combination to
+  /// `by_class`. `layouts` has the layout number of each use of the tensor so far.
   void count_classes(TensorId tensor, const std::vector<Classes>& of_variable, size_t i, std::vector<int>& layouts,
                      std::vector<double>& by_class) {
     if (i == of_variable.size()) {
@@ -366,8 +385,8 @@ class CutSearch {
     return setting;
   }
 
-  /// By variable and value: the sum of the tables that have the variable, with this value and all others as in the
-  /// setting.
+  /// Returns for each variable and each of its values the sum of all tables that contain the variable. The variable has
+  /// this value, and all other variables have their values of `setting`.
   std::vector<std::vector<double>> sums_of_changes(const std::vector<int>& setting) const {
     std::vector<std::vector<double>> sums;
     for (const CutCandidates& candidates : candidates_) sums.emplace_back(candidates.size(), 0);
@@ -413,8 +432,8 @@ class CutSearch {
     return others;
   }
 
-  /// Bytes that a rank sends of all tensors that the variable's units make or read, if it takes this value; it keeps
-  /// it.
+  /// Returns the bytes that a rank sends for all tensors that the variable's units make or read, if the variable has
+  /// this value. The units stay set to this value after the call.
   double sent_with(int variable, int value) {
     for (int u = 0; u < static_cast<int>(num_units()); ++u)
       if (variable_of(u) == variable) choose(u, value);
@@ -489,7 +508,8 @@ FoundCuts with_other(const CutNetwork& network, FoundCuts found, const CutAltern
 
 namespace {
 
-/// `axes_of`: of a layer with its facts. What finishes layers is still chosen.
+/// Returns cuts in which each layer has the axes that `axes_of(layer, facts)` returns. Only the cuts of nodes that
+/// finish a layer (units.h) are still chosen.
 template <class AxesOf>
 FoundCuts given_cuts(CutSpace& space, AxesOf axes_of) {
   const AxisSplit split = axis_splits(space.mesh, Effort::low)[0];

@@ -33,7 +33,7 @@ std::vector<LayerLoad> graph_loads(const CutNetwork& network, const Mesh& mesh, 
       loads[l].made_bytes += static_cast<double>(bytes_of({layout.local_shape(mesh, tensor.shape), tensor.dtype}));
     }
   }
-  // Traffic knows what kernels compute, not that each has to be started.
+  // Traffic counts the time that kernels compute. Here the time to start each kernel is added.
   for (size_t n = 0; n < graph.nodes.size(); ++n)
     if (!network.units.all[static_cast<size_t>(network.units.of_node[n])].finishes())
       loads[static_cast<size_t>(graph.nodes[n].layer)].seconds += cost.machine().launch.value;
@@ -79,7 +79,7 @@ std::vector<LayerLoad> graph_loads(const CutNetwork& network, const Mesh& mesh, 
   return loads;
 }
 
-/// An adapter's layers are in the stage of the layer that they adapt.
+/// Adds the load of an adapter's layer to that of the adapted layer, because both are in the same stage.
 void add_adapter(const LayerLoad& adapter, LayerLoad& to) {
   to.seconds += adapter.seconds;
   to.forward_seconds += adapter.forward_seconds;
@@ -94,18 +94,19 @@ void add_adapter(const LayerLoad& adapter, LayerLoad& to) {
   }
 }
 
-/// Stages of consecutive layers, the slowest as fast as possible to within a millionth: what balanced_partition gives,
-/// but for where equally fast stages end, in less time.
+/// Divides the layers into stages of consecutive layers such that the slowest stage takes the least time, to within a
+/// millionth. This is the result of balanced_partition, except that equally fast stages may end at other layers. It
+/// takes less time, because it bisects the time of the slowest stage and fills the stages for each candidate.
 std::vector<int> even_stages(const std::vector<double>& seconds, int stages) {
   const size_t n = seconds.size(), most = static_cast<size_t>(stages);
-  std::vector<double> before = {0};  // of the layers before each
+  std::vector<double> before = {0};  // by layer: the seconds of all layers before it
   before.reserve(n + 1);
   for (double own : seconds) before.push_back(before.back() + own);
   std::vector<size_t> ends(most);
   const auto fill = [&](double limit) {
     size_t begin = 0;
     for (size_t part = 0; part < most; ++part) {
-      const size_t last = n - (most - 1 - part);  // each part that is left gets a layer
+      const size_t last = n - (most - 1 - part);  // leaves at least one layer for each later part
       const auto from = before.begin() + static_cast<std::ptrdiff_t>(begin);
       const auto beyond =
           std::upper_bound(from + 1, before.begin() + static_cast<std::ptrdiff_t>(last) + 1, *from + limit);
@@ -193,6 +194,7 @@ void StepSum::recompute(const std::vector<bool>& layers) {
   stages_.clear();
 }
 
+/// Returns the seconds of each layer, and the stages that balance them.
 const StepSum::Placed& StepSum::placed(const PlanChoice& choice) {
   const int stages = choice.stages * choice.chunks;
   const int gathers = choice.optimizer_shard.level < 3 ? 0 : choice.optimizer_shard.within_host ? 2 : 1;
@@ -206,7 +208,7 @@ const StepSum::Placed& StepSum::placed(const PlanChoice& choice) {
     if (gathers > 0 && level_of(load, choice) == 3) own += 2 * shards_of(load, choice).gather_seconds;
     placed.seconds.push_back(own);
   }
-  // The loss stays with the last layer.
+  // The loss is in the stage of the last layer, so it is not divided among stages itself.
   const std::vector<double> layers(placed.seconds.begin(), placed.seconds.end() - 1);
   placed.part_of.assign(layers.size(), 0);
   if (stages > 1 && static_cast<int>(layers.size()) >= stages) placed.part_of = even_stages(layers, stages);
@@ -214,6 +216,7 @@ const StepSum::Placed& StepSum::placed(const PlanChoice& choice) {
   return placed;
 }
 
+/// Returns the amounts that each layer adds to its stage, given the level of optimizer_shard.
 const StepSum::Shares& StepSum::shares(const PlanChoice& choice) {
   const ShardChoice& shard = choice.optimizer_shard;
   const auto [known, fresh] = shares_.try_emplace({shard.level, shard.within_host});
@@ -264,6 +267,7 @@ const std::vector<StepSum::Stage>& StepSum::stages(const PlanChoice& choice) {
   return stages;
 }
 
+/// Estimates a step: the slowest stage determines the time, and the stage that needs the most memory the memory.
 Expected StepSum::of(const PlanChoice& choice) {
   const std::vector<Stage>& stages = this->stages(choice);
   const auto bucket = static_cast<double>(choice.bucket_bytes > 0 ? choice.bucket_bytes : kBucketBytes);
@@ -271,7 +275,8 @@ Expected StepSum::of(const PlanChoice& choice) {
   double slowest = 0, update = 0;
   for (int s = 0; s < choice.stages; ++s) {
     const Stage& stage = stages[static_cast<size_t>(s)];
-    // Kernels hide copies to the host in the forward pass, and back in the backward pass, which takes twice as long.
+    // Copies to the host overlap with the forward pass (a third of the stage's seconds), and copies back with the
+    // backward pass (two thirds).
     const double copies = (Bytes{stage.to_host} / host_bus_rate(machine_)).value;
     slowest = std::max(slowest, stage.seconds + std::max(copies - stage.seconds / 3, 0.0) +
                                     std::max(copies - stage.seconds * 2 / 3, 0.0));

@@ -19,20 +19,20 @@ struct LayerLoad {
   double seconds = 0;          ///< seconds per micro-batch
   double forward_seconds = 0;  ///< the part that recompute would repeat
   double kept_bytes = 0;       ///< kept bytes per micro-batch
-  bool is_offloaded = false;   ///< they wait for the backward pass in the memory of the host
+  bool is_offloaded = false;   ///< its kept tensors wait for the backward pass in the memory of the host
   double made_bytes = 0;       ///< bytes of its output, per micro-batch
   double elements = 0;         ///< elements of its trained parameters on a rank
   double frozen_elements = 0;  ///< elements of its frozen parameters, without packed ones
   double packed_bytes = 0;     ///< bytes of its packed parameters
   /// Ranks over which optimizer_shard cuts its trained parameters.
   struct Shards {
-    double ways = 1;            ///< number of ranks that hold the same
+    double ways = 1;            ///< number of ranks that hold the same parameters
     double gather_seconds = 0;  ///< seconds to gather its weights once
   };
-  Shards of_all, of_host;  ///< the latter within_host
+  Shards of_all, of_host;  ///< over all such ranks; over those of one host (optimizer_shard.within_host)
 };
 
-/// The part of the pipeline's start and end for which a stage waits, in micro-batches.
+/// Returns the time, in units of a micro-batch, for which a stage has no work at the start and end of the pipeline.
 double waits(Schedule schedule, int stages, int chunks);
 
 /// The layers of the whole network with their adapters, the loss last. `within_host`: axes_within_hosts.
@@ -40,7 +40,8 @@ std::vector<LayerLoad> loads_of(const CutNetwork& network, const JobSpec& whole,
                                 const Mesh& mesh, const FoundCuts& cuts, const CostModel& cost,
                                 const Axes& within_host);
 
-/// Bytes of one element of a parameter and what belongs to it.
+/// Bytes per element of a trained parameter: the weight that kernels read, the f32 weight that is updated (master) if
+/// it is separate, the gradient, and the optimizer's states on the device.
 struct WeightBytes {
   double weight = 4, master = 0, gradient = 4, optimizer = 0;
   double on_host = 0;        ///< bytes of the optimizer's state in the memory of the host
@@ -59,7 +60,7 @@ class StepSum {
   StepSum(const std::vector<LayerLoad>& loads, const WeightBytes& bytes, const Machine& machine)
       : loads_(loads), bytes_(bytes), machine_(machine), recomputed_(loads.size(), false) {}
 
-  /// By layer, for the choices that follow.
+  /// Sets for each layer whether it is recomputed, for the following calls of of().
   void recompute(const std::vector<bool>& layers);
   Expected of(const PlanChoice& choice);
 
@@ -89,11 +90,11 @@ class StepSum {
   const WeightBytes& bytes_;
   const Machine& machine_;
   std::vector<bool> recomputed_;  ///< by layer
-  /// By parts, and how weights are gathered: 0: not, 1: from all ranks, 2: within a host.
+  /// Key: number of virtual stages, and how weights are gathered (0: not at all, 1: from all ranks, 2: within a host).
   std::map<std::pair<int, int>, Placed> placed_;
-  /// By the level of optimizer_shard and whether it is within a host.
+  /// Key: level of optimizer_shard, and whether it is within a host.
   std::map<std::pair<int, bool>, Shares> shares_;
-  /// By stages, chunks, and the level of optimizer_shard and whether it is within a host.
+  /// Key: stages, chunks, level of optimizer_shard, and whether it is within a host.
   std::map<std::tuple<int, int, int, bool>, std::vector<Stage>> stages_;
 };
 

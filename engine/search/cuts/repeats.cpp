@@ -42,6 +42,8 @@ struct Block {
   size_t begin = 0, end = 0;  // layers
 };
 
+/// True if two blocks have the same layers: types, fields, and inputs as seen from each block. `first`: block a is the
+/// first of its run, which may read from outside of the run.
 bool same_layers(const std::vector<LayerSpec>& network, const Block& a, const Block& b, bool first) {
   if (a.end - a.begin != b.end - b.begin) return false;
   for (size_t i = 0; i < a.end - a.begin; ++i) {

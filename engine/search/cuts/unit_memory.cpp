@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-constexpr double kAlignment = 64;  // of buffers in an arena
+constexpr double kAlignment = 64;  // buffers in an arena begin at multiples of 64 bytes
 
 std::vector<int> factors_of(const TensorRule& rule, const std::vector<Factor>& factors) {
   std::vector<int> cut;

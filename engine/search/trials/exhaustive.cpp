@@ -49,7 +49,7 @@ class EveryPlan {
   }
 
  private:
-  /// Choices that can be combined for a number of stages and of micro-batches: cuts, and all else.
+  /// The choices for one number of stages and of micro-batches: all cuts, and all combinations of the other choices.
   struct Space {
     std::vector<PatternCuts> cuts;
     std::vector<PlanChoice> choices;
@@ -89,6 +89,7 @@ class EveryPlan {
     return all;
   }
 
+  /// Adds each cut of pattern number `next` and of all later patterns to `choice`, and tries all resulting plans.
   void try_all(const Space& space, PlanChoice choice, size_t next) {
     if (next < space.cuts.size()) {
       const PatternCuts& of_pattern = space.cuts[next];

@@ -5,7 +5,8 @@
 
 namespace trainctl {
 
-/// Throws SpecError at parallel.search.algorithm if there are more than this.
+/// The largest number of plans for which the exhaustive search runs. With more, it throws SpecError at
+/// parallel.search.algorithm.
 inline constexpr int64_t kMostExhaustive = 20'000;
 
 /// All cuts of all layers without a strategy, combined with everything else that is open. Layers at the same place of

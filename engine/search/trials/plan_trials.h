@@ -42,7 +42,7 @@ struct TrialLimits {
 };
 
 struct PlanTrials {
-  /// Its arguments must outlive it. `memory`: per rank; 0: no limit.
+  /// The arguments must outlive the object. `memory` is the limit in bytes per rank; 0: no limit.
   PlanTrials(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory,
              const TryPlan& try_plan);
 

@@ -104,6 +104,7 @@ bool try_mix(PlanTrials& t, const RecomputeMix& mix, int64_t most) {
   return true;
 }
 
+/// Tries the most promising untried ways to recompute, and mixes of two ways, until work exceeds `most`.
 void try_mixes(PlanTrials& t, int64_t most) {
   const int blocks = num_blocks(t.networks.repeats());
   int mixes = 0, ways = 0;

@@ -10,7 +10,8 @@
 namespace trainctl {
 namespace {
 
-/// Error of an estimate of memory that is derived from a plan that differs only in what it recomputes.
+/// The memory of a plan is estimated from a tried plan that differs only in what it recomputes. A plan whose estimate
+/// exceeds the limit by up to this factor may still fit.
 constexpr double kMayFit = 1.03;
 
 /// True if the plans differ at most in what they recompute.
@@ -34,6 +35,8 @@ class WaysOfPlan {
   /// True if `plan` is the first of these plans that was tried.
   bool begins_at(size_t plan) const { return first_ == plan; }
 
+  /// Adds the untried plans of `weighed`, with memory and time derived from the tried plan. `memory_scale` corrects the
+  /// estimated difference in memory.
   void add_expected(const std::vector<Considered>& weighed, double memory_scale) {
     const RecomputeMix::End known = ends_.begin()->second;
     const auto of_known = std::find_if(weighed.begin(), weighed.end(), [&](const Considered& one) {

@@ -15,12 +15,12 @@
 namespace trainctl {
 namespace {
 
-/// A plan of more parts must be faster by more than this.
+/// A more complex plan is preferred to a simpler one only if it is faster by more than this fraction.
 constexpr double kSimpler = 0.005;
 /// Relative error that the sum over jobs of fewer blocks may have. Plans with the same number of stages share it.
 constexpr double kOffAlike = 0.04;
 
-/// Parts that a reader has to understand.
+/// Returns a measure of complexity: the number of decisions that a reader of the plan has to understand.
 int complexity(const PlanChoice& choice) {
   constexpr size_t kManyDistinctCuts = 6;
   std::set<std::vector<Ints>> distinct;
@@ -43,7 +43,7 @@ std::string key_of(const PlanChoice& choice) {
 
 size_t TriedPlans::add(TriedPlan plan) {
   keys_.insert(key_of(plan.choice));
-  plan.trial.compiled = nullptr;  // large, and of many plans
+  plan.trial.compiled = nullptr;  // programs are large, and there are many plans
   plans_.push_back(std::move(plan));
   compare(plans_.size() - 1);
   return plans_.size() - 1;
@@ -73,6 +73,8 @@ bool TriedPlans::is_short_of_memory() const {
          (!fastest_ || plans_[*fastest_too_large_].trial.seconds < plans_[*fastest_].trial.seconds);
 }
 
+/// Returns the indices of the plans, the best first: plans that fit before others, and among about equally fast plans
+/// the simplest first.
 std::vector<size_t> TriedPlans::sorted() const {
   const std::optional<size_t> best = fastest();
   const double least = best ? plans_[*best].trial.seconds : 0;

@@ -72,7 +72,7 @@ void filters_are_expressions(RuleContext& r) {
   }
 }
 
-/// Fields that need documents, and fields that need each other.
+/// Checks fields that need documents, and fields that need each other.
 void document_fields_agree(RuleContext& r) {
   const DatasetSpec& set = r.job.dataset;
   if (!r.fine({"dataset"})) return;

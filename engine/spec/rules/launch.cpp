@@ -15,7 +15,7 @@ namespace trainctl::rules {
 
 namespace {
 
-/// Shows how to write what should be a host; "" for a host.
+/// Returns a hint on how to write an invalid host; "" for a valid one.
 std::string host_hint(const std::string& text) {
   if (text.ends_with(".txt") || text.find('/') != std::string::npos)
     return "to read the hosts from a file write launch: {hostfile: " + text + "}";
@@ -100,7 +100,7 @@ void cluster_manager_assigns_the_hosts(RuleContext& r) {
             "each needs at least one rank: set launch.ranks: " + number(hosts));
 }
 
-/// launch.machine as a list.
+/// Checks launch.machine if it is a list: its machines must fit the ranks.
 void machines_fit_the_ranks(RuleContext& r) {
   const LaunchSpec& launch = r.job.launch;
   if (!r.fine({"launch.machine", "launch.ranks", "launch.hosts", "launch.hostfile"})) return;

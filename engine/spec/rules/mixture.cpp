@@ -11,7 +11,7 @@
 namespace trainctl::rules {
 namespace {
 
-/// Requires shares of known sources, at least one of them above 0.
+/// Checks that shares name sources of the mixture, and that at least one share is above 0.
 void shares_name_sources(RuleContext& r, const std::string& path, const std::vector<SourceShare>& shares) {
   double sum = 0;
   for (const SourceShare& share : shares) {

@@ -71,7 +71,7 @@ void chunks_are_interleaved(RuleContext& r) {
               number(above));
 }
 
-/// parallel.data times tensor times context is the number of ranks of a stage.
+/// Checks that parallel.data times tensor times context is the number of ranks of a stage.
 void parallel_sizes_multiply_to_the_ranks(RuleContext& r) {
   if (!r.fine({"parallel.mode", "parallel.data", "parallel.tensor", "parallel.context", "parallel.context_method",
                "parallel.stages", "launch.ranks"}))
@@ -195,7 +195,8 @@ void collectives_only_in_hybrid(RuleContext& r) {
 
 namespace {
 
-/// Each rank of the stage must be in exactly one list, and all lists must have the same length.
+/// Returns what is wrong with the groups of a collective; "" if nothing is. Each rank of the stage must be in exactly
+/// one list, and all lists must have the same length.
 std::string group_fault(const std::vector<Ints>& groups, int ranks) {
   std::set<int64_t> seen;
   for (const Ints& group : groups) {

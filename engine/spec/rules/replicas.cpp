@@ -10,7 +10,8 @@
 namespace trainctl::rules {
 namespace {
 
-/// Features that need steps of all ranks together are errors for replicas that train on their own.
+/// Reports features that need all ranks to train each step together: replicas train on their own between
+/// synchronizations.
 void replicas_share_no_steps(RuleContext& r) {
   const JobSpec& job = r.job;
   const auto unsupported = [&](bool is_set, const std::string& field, const std::string& why, const std::string& hint) {

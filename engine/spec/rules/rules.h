@@ -27,7 +27,7 @@ struct RuleContext {
   bool fine(std::initializer_list<const char*> paths) const;
   /// Returns the path in the job file: "dataset.x" is "dataset.sources.code.x" for a source of a mixture.
   std::string in_job(const std::string& path) const;
-  /// With parallel.local_steps, the ranks of one replica.
+  /// The number of ranks; with parallel.local_steps, the number of ranks of one replica.
   int ranks() const { return job.launch.ranks / std::max(1, num_replicas(job)); }
   int ranks_per_stage() const { return ranks() / job.parallel.stages; }
 };

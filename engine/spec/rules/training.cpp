@@ -55,7 +55,7 @@ void weight_averages_suit_the_mode(RuleContext& r) {
     r.wrong("optimizer.average", type->name + " averages the weights itself", "remove it");
 }
 
-/// Some optimizers, and clipping by parameter, need the whole parameter on the rank that updates it.
+/// Reports sharded parameters if the optimizer, or clipping by parameter, needs the whole parameter on one rank.
 void whole_parameters_are_not_sharded(RuleContext& r) {
   if (!r.fine({"optimizer", "parallel", "gradient_precision"})) return;
   const EntryType* type = find_type(optimizer_types(), r.job.optimizer.type);

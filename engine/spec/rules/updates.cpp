@@ -9,7 +9,8 @@
 namespace trainctl::rules {
 namespace {
 
-/// `steps`: the length of a segment; 0: that of the run.
+/// Checks a learning-rate schedule or one of its segments. `steps` is the length of the segment; 0: it lasts to the end
+/// of the run.
 void schedule_fits(RuleContext& r, const ScheduleSpec& s, const std::string& path, int64_t steps) {
   const auto need_ascending = [&](const char* field, const Ints& at) {
     for (size_t i = 1; i < at.size(); ++i)
@@ -52,7 +53,7 @@ void learning_rate_schedule_is_consistent(RuleContext& r) {
   }
 }
 
-/// The rate follows the validations, which all ranks know.
+/// Checks that a job with the schedule plateau has a validation, on whose results the rate depends.
 void plateau_follows_a_validation(RuleContext& r) {
   const ScheduleSpec& s = r.job.optimizer.learning_rate;
   if (!r.fine({"optimizer", "validation", "metrics", "parallel.mode"}) || !s.is_plateau()) return;
@@ -84,7 +85,7 @@ void spike_limit_is_consistent(RuleContext& r) {
             "set train.checkpoint.every_steps");
 }
 
-/// Updates read and write states of the stored type.
+/// Checks that the optimizer and the mode support the type in which optimizer states are stored (optimizer.state_type).
 void state_type_suits_the_optimizer(RuleContext& r) {
   if (!r.fine({"optimizer", "parallel.mode"}) || r.job.optimizer.state_type == StateType::fp32) return;
   const std::string chosen(to_string(r.job.optimizer.state_type));

@@ -97,6 +97,7 @@ Arguments rest_of(const Arguments& arguments, size_t count) {
   return rest;
 }
 
+/// The filter map: an attribute of each element, or a filter applied to each element.
 Value map_filter(const Value& value, const Arguments& arguments) {
   List result;
   const Value* attribute = arguments.find(std::numeric_limits<size_t>::max(), "attribute");
@@ -114,7 +115,8 @@ Value map_filter(const Value& value, const Arguments& arguments) {
   return result;
 }
 
-/// select, reject, selectattr and rejectattr.
+/// The filters select, reject, selectattr and rejectattr. `of_attribute`: the test applies to an attribute of each
+/// element, which the first argument names; `wanted`: elements that pass are kept, else those that fail.
 Value select_elements(const Value& value, const Arguments& arguments, bool of_attribute, bool wanted) {
   List result;
   const size_t first = of_attribute ? 1 : 0;
@@ -167,7 +169,7 @@ Value extreme(const Value& value, const Arguments& arguments, bool largest) {
     return less(sort_key(a, arguments, false), sort_key(b, arguments, false));
   };
   if (!largest) return *std::min_element(list.begin(), list.end(), before);
-  const Value* best = &list[0];  // the first of equals, as Python's max
+  const Value* best = &list[0];  // the first one among equals, as in Python's max
   for (const Value& element : list)
     if (before(*best, element)) best = &element;
   return *best;
@@ -211,6 +213,7 @@ Value reverse_filter(const Value& value, const Arguments&) {
   return slice(value.is_text() ? value : Value(elements(value)), none, none, -1);
 }
 
+/// The filter indent: indents each line. The first line and blank lines are indented only if the arguments say so.
 Value indent_text(const Value& value, const Arguments& arguments) {
   const Value* width = arguments.find(0, "width");
   const std::string blanks =
@@ -396,6 +399,7 @@ const std::map<std::string, Test>& tests() {
   return table;
 }
 
+/// The global function range, as in Python.
 Value range(const Arguments& arguments) {
   constexpr size_t kMost = 100'000;
   for (const Value& value : arguments.values)

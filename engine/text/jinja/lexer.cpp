@@ -63,7 +63,7 @@ class Lexer {
       take_tag(kind == '%');
   }
 
-  /// lstrip_blocks: blanks between the start of a line and a tag.
+  /// Applies lstrip_blocks: removes blanks between the start of a line and a tag.
   static void strip_line_start(std::string& text, bool starts_line) {
     const size_t last = text.find_last_not_of(" \t");
     if (last == std::string::npos ? starts_line : text[last] == '\n')
@@ -88,7 +88,7 @@ class Lexer {
   void take_tag(bool is_block) {
     const std::string_view close = is_block ? "%}" : "}}";
     add(is_block ? TokenKind::block_begin : TokenKind::output_begin, "");
-    int depth = 0;  // of braces, so that }} of two dicts does not end the tag
+    int depth = 0;  // depth of open braces, so that the }} of two nested dicts does not end the tag
     for (;;) {
       skip(std::min(source_.find_first_not_of(kBlanks, at_), source_.size()) - at_);
       if (at_ == source_.size()) fail("a tag has no " + std::string(close));

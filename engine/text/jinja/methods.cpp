@@ -41,6 +41,7 @@ int64_t most_splits(const Arguments& arguments) {
   return most != nullptr && most->is_integer() ? most->integer() : -1;
 }
 
+/// The method split: the parts between separators, at most maxsplit of them cut off from the front.
 Value split(const std::string& text, const Arguments& arguments) {
   const Value* separator = arguments.find(0, "sep");
   if (separator == nullptr || separator->is_none()) return split_at_blanks(text, most_splits(arguments));
@@ -57,6 +58,7 @@ Value split(const std::string& text, const Arguments& arguments) {
   return parts;
 }
 
+/// The method rsplit: like split, but the parts are cut off from the end.
 Value rsplit(const std::string& text, const Arguments& arguments) {
   const Value* separator = arguments.find(0, "sep");
   if (separator == nullptr || !separator->is_text() || separator->text().empty())

@@ -92,7 +92,7 @@ class Parser {
 
   // Statements ------------------------------------------------------------------------------------------------------
 
-  /// Statements up to a block that begins with one of `ends`, whose name is next.
+  /// Parses statements up to a block whose name is one of `ends`; that name is then the next token.
   Body parse_body(const std::set<std::string>& ends) {
     const Level level(*this);
     Body body;
@@ -264,7 +264,7 @@ class Parser {
 
   // Expressions -----------------------------------------------------------------------------------------------------
 
-  /// An expression, or several with commas, which are a tuple.
+  /// Parses an expression, or several expressions with commas between them, which form a tuple.
   ExpressionPtr parse_tuple() {
     auto first = parse_expression();
     if (!is_symbol(",")) return first;

@@ -21,6 +21,7 @@ std::string number_text(double value) {
   return text;
 }
 
+/// The text as a JSON string with its quotes. `ascii`: characters beyond ASCII are escaped too.
 std::string escaped_for_json(std::string_view text, bool ascii) {
   std::string result = "\"";
   for (size_t at = 0; at < text.size();) {
@@ -44,6 +45,7 @@ std::string escaped_for_json(std::string_view text, bool ascii) {
   return result + "\"";
 }
 
+/// The result of Python's repr() of a text.
 std::string quoted(const std::string& text) {
   const char quote = text.find('\'') != std::string::npos && text.find('"') == std::string::npos ? '"' : '\'';
   std::string result(1, quote);
@@ -242,6 +244,7 @@ std::string to_text(const Value& value) {
   return value.is_text() ? value.text() : representation(value);
 }
 
+/// Appends the result of Python's repr() of a value.
 static void append_representation(const Value& value, std::string& to) {
   require_text_fits(to.size());
   if (value.is_list()) {

@@ -31,11 +31,12 @@ struct AdaptedLayer {
 
 class AdapterModules {
  public:
-  /// `layers`: names and sizes. Throws EnvError if the map has no weight for a layer, or one of another form.
+  /// `layers` has the names and sizes of the adapted layers. Throws EnvError if the map has no weight for a layer, or a
+  /// weight of another shape.
   AdapterModules(std::vector<AdaptedLayer> layers, const NameMap& map, const LayerNumbers& numbers);
 
   const std::vector<AdaptedLayer>& layers() const { return layers_; }
-  /// Rows of a module's weight. check(): a layer has the module.
+  /// Number of rows of a module's weight. check(): some layer has the module.
   int64_t units(const std::string& module) const { return units_.at(module); }
 
  private:

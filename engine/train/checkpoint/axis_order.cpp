@@ -24,7 +24,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   return parts;
 }
 
-/// dst[...] = src[...], along axes; the last one is contiguous. Offsets are in elements.
+/// Copies dst[...] = src[...] along all axes, of which the last one is contiguous. Offsets are in elements.
 template <class Element>
 void copy_axes(const std::vector<int64_t>& sizes, const std::vector<int64_t>& from, const std::vector<int64_t>& to,
                const Element* source, Element* target) {
@@ -173,7 +173,8 @@ Shape AxisOrder::theirs_shape(const Sizes& sizes, size_t part) const { return sh
 
 namespace {
 
-/// An unknown letter of a product: (value / product of the rest), if that is all that is unknown.
+/// Solves for the one unknown letter of a product: returns value / (product of the known sizes), or nothing if the
+/// division leaves a remainder.
 std::optional<int64_t> quotient(int64_t value, int64_t product, const std::string& what) {
   if (product == 0 || value % product != 0)
     throw OrderFault{fmt::format("{} is {}, which is not a multiple of {}", what, value, product)};
@@ -254,7 +255,7 @@ std::pair<std::vector<AxisOrder::Axis>, int64_t> AxisOrder::axes_of(const Sizes&
     for (size_t f = ours_[d].size(); f-- > 0;) {
       const Factor& factor = ours_[d][f];
       const char letter = factor.letter != 0 ? factor.letter : factor.terms[part];
-      strides[letter] = stride;  // of '1' it is not used
+      strides[letter] = stride;  // Axes of size 1 ('1') do not use a stride.
       for (size_t before = 0; factor.letter == 0 && before < part; ++before)
         first += stride * (factor.terms[before] == '1' ? 1 : sizes.at(factor.terms[before]));
       stride *= size_of(factor, sizes);

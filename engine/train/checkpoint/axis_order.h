@@ -11,7 +11,7 @@
 //   (g [r+1+1] k) d = (g r k) d, (g k) d, (g k) d    for each of g: r rows of the first, then one of the
 //                                                    second and one of the third
 //
-// Each of theirs has the letters of ours; in place of [ ] its own term.
+// Each tensor of theirs has the letters of ours, except that in place of [ ] it has its own term.
 #pragma once
 
 #include <cstddef>
@@ -38,24 +38,24 @@ class AxisOrder {
   using Sizes = std::map<char, int64_t>;
   using Product = std::pair<std::string, int64_t>;  ///< letters, and the product of their sizes
 
-  /// `parts`: the number of theirs. Throws OrderFault.
+  /// `parts` is the number of tensors of theirs. Throws OrderFault.
   static AxisOrder parse(std::string_view text, size_t parts);
-  /// The same elements in the same places, for one of theirs and `ndim` dims.
+  /// The order of a single tensor of theirs with `ndim` dims, whose elements are in the same places as in ours.
   static AxisOrder same(size_t ndim);
 
   bool is_same() const { return same_; }
 
-  /// The size of each letter, from the shape of ours and known products. Throws OrderFault if it does not follow from
-  /// them, or if they contradict each other.
+  /// The size of each letter, from the shape of our tensor and the known products. Throws OrderFault if a size does not
+  /// follow from these, or if they contradict each other.
   Sizes sizes_from_ours(const Shape& ours, const std::vector<Product>& known) const;
 
   Shape ours_shape(const Sizes& sizes) const;
   Shape theirs_shape(const Sizes& sizes, size_t part) const;
 
-  /// Copies one of theirs out of the whole of ours. Elements have `width` bytes.
+  /// Copies one of their tensors out of our whole tensor. Elements have `width` bytes.
   void to_theirs(const Sizes& sizes, size_t part, const std::byte* ours, std::byte* theirs, size_t width) const;
 
-  /// Elements of one of theirs that belong in a box of ours.
+  /// The elements of one of their tensors that belong in a box of our tensor.
   struct Block {
     size_t part = 0;
     Shape shape;                   ///< one of theirs, with one dim per letter
@@ -68,7 +68,7 @@ class AxisOrder {
     /// Copies the contiguous elements of `box` to their places in the box of ours.
     void place(const float* elements, float* ours) const;
   };
-  /// The blocks that make up a box of ours.
+  /// The blocks that together make up a box of our tensor.
   std::vector<Block> blocks_of(const Sizes& sizes, const Box& ours) const;
 
  private:
@@ -85,12 +85,13 @@ class AxisOrder {
   int64_t size_of(const Factor& factor, const Sizes& sizes) const;
   Shape shape_of(const std::vector<Dim>& dims, const Sizes& sizes) const;
   Shape factors_of(const Dim& dim, const Sizes& sizes) const;
-  /// Empty if that part has none of the elements. `factors`: a box of the factors of each dim of ours.
+  /// Empty if the part has none of the elements in the box. `factors` has, for each dim of ours, a box over the factors
+  /// of that dim.
   std::optional<Block> block_of(const Sizes& sizes, size_t part, const Box& ours,
                                 const std::vector<Box>& factors) const;
   Sizes solve(const std::vector<std::pair<const std::vector<Dim>*, Shape>>& shapes,
               const std::vector<Product>& known) const;
-  /// The axes of one of theirs, the slowest of theirs first, and where it begins in ours.
+  /// The axes of one of their tensors, slowest first in their order, and the offset in our tensor at which it begins.
   std::pair<std::vector<Axis>, int64_t> axes_of(const Sizes& sizes, size_t part) const;
 
   std::vector<Dim> ours_;

@@ -1,4 +1,4 @@
-// A tensor in blocks that fit into memory.
+// Divides a tensor into blocks that fit into memory.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace trainctl {
 /// contiguous in the row-major tensor, from element `first` on.
 template <class Visit>
 void for_each_block(const Shape& shape, int64_t most, const Visit& visit) {
-  // Whole dims at the end, some of dim `cut`, and 1 of each dim before it.
+  // A block has the whole range of the last dims, a part of dim `cut`, and one index of each dim before `cut`.
   size_t cut = shape.size();
   int64_t row = 1;  // elements of one index of dim `cut`
   while (cut > 0 && row * shape[cut - 1] <= most) row *= shape[--cut];

@@ -10,7 +10,7 @@ namespace trainctl {
 
 std::optional<Box> intersection(const Box& a, const Box& b);
 
-/// Number of elements before the place in the row-major box.
+/// Number of elements that come before `place` in the row-major box.
 int64_t place_in(const Box& box, const Shape& place);
 
 /// Calls visit(place in `from`, place in `to`, elements) for the parts of `common` that are contiguous in both boxes,

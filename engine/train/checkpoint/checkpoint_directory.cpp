@@ -30,7 +30,7 @@ void make_directory(const std::string& path, Disk& disk) {
     throw EnvError(fmt::format("{}: the directory cannot be created: {}", path, std::strerror(errno)));
 }
 
-/// Also creates missing parent directories.
+/// Creates the directory and any missing parent directories.
 void make_directories(const std::string& path, Disk& disk) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) return;
@@ -59,16 +59,16 @@ bool is_there(const std::string& path) {
   return fs::exists(fs::symlink_status(path, ignored));
 }
 
-/// Locks the file of an attempt for as long as the launcher saves. File systems without locks grant each, which keeps
-/// no run from starting. The descriptor only reads, so that a disk can be remounted read-only while it is open; on NFS
-/// it can therefore have only a shared lock.
+/// Locks the file of an attempt for as long as the launcher saves. On file systems without locks every request is
+/// granted, so a run can start there too. The descriptor is opened for reading only, so that a disk can be remounted
+/// read-only while it is open; on NFS such a descriptor can only have a shared lock.
 std::shared_ptr<AttemptLock> lock_attempt(const std::string& path) {
   auto lock = std::make_shared<AttemptLock>(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (lock->fd() >= 0) flock(lock->fd(), LOCK_SH);
   return lock;
 }
 
-/// Returns whether another process, or another lock of this one, holds it.
+/// Returns whether another process, or another lock of this process, holds the lock of the file.
 bool is_locked(const std::string& path) {
   int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -125,7 +125,7 @@ int CheckpointDirectory::claim_attempt(std::optional<CheckpointOwner> owner, con
   owner_ = std::move(owner);
   const std::string attempts = path_ + "/" + std::string(kAttemptsName);
   make_directories(attempts, *disk_);
-  // Newcomers look for an occupant and become one without another newcomer in between.
+  // The lock makes looking for an occupant and becoming one a single action, which no other newcomer can interrupt.
   const AttemptLock turn(is_newcomer ? open(attempts.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1);
   if (is_newcomer) {
     flock(turn.fd(), LOCK_EX);
@@ -199,7 +199,8 @@ std::string CheckpointDirectory::begin(int64_t step, int attempt) {
     if (name.step != step || name.hidden) continue;
     const CheckpointEntry there = describe(name);
     if (!there.complete() || there.attempt != attempt) continue;
-    sync_directory(there.path, *disk_);  // it counts only if its names are on the disk, which commit() may have missed
+    sync_directory(there.path, *disk_);  // A checkpoint counts only if its names are on the disk. commit() may have
+                                         // failed to sync them.
     sync_directory(path_, *disk_);
     throw AlreadyPublished(fmt::format("{}: attempt {} has already published this step", there.path, attempt));
   }

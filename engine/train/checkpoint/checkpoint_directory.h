@@ -21,8 +21,8 @@
 //   is there .attempts/4? then stop                  list, choose, resume
 //   write .newest; rename to step_N, fsync parent
 //
-// Among checkpoints of one step the latest attempt counts. What is deleted loses its checkpoint.json first, so a
-// deletion that is interrupted leaves nothing that looks complete.
+// Among checkpoints of the same step the one of the latest attempt counts. A deletion removes checkpoint.json first, so
+// an interrupted deletion leaves nothing that looks complete.
 //
 // CommitBy::file is for mounts where rename copies (object stores): the directory is step_00000120.attempt_3 from the
 // start, and checkpoint.json, which is written last and has its own checksum, is the commit file. Reading does not
@@ -46,7 +46,8 @@
 namespace trainctl {
 
 enum class CommitBy { rename, file };
-/// `file` on FUSE, where object stores are mounted and a rename of a directory may be many copies; else `rename`.
+/// Returns `file` on FUSE, where object stores are mounted and a rename of a directory may copy all its files;
+/// otherwise `rename`.
 CommitBy commit_for(const std::string& path);
 
 /// A checkpoint of a directory, complete or not.
@@ -64,7 +65,7 @@ struct CheckpointEntry {
   bool complete() const { return problem.empty(); }
 };
 
-/// CheckpointDirectory::occupant.
+/// The error of claim_attempt() in a directory that has an occupant (CheckpointDirectory::occupant).
 class Occupied : public EnvError {
  public:
   using EnvError::EnvError;
@@ -80,7 +81,7 @@ struct CheckpointOwner {
   }
 };
 
-/// Holds the lock of a file until it is destroyed, or the process ends.
+/// Holds the lock of a file until the object is destroyed or the process ends.
 class AttemptLock {
  public:
   explicit AttemptLock(int fd) : fd_(fd) {}  ///< takes ownership of `fd`; -1: none
@@ -107,13 +108,13 @@ class AlreadyPublished : public EnvError {
 
 class CheckpointDirectory {
  public:
-  /// Touches nothing; it need not exist.
+  /// The constructor touches no file, and the directory need not exist.
   explicit CheckpointDirectory(std::string path, CommitBy commit_by = CommitBy::rename, Disk& disk = real_disk());
   const std::string& path() const { return path_; }
-  /// The owner that it was claimed for.
+  /// The owner that was given to claim_attempt().
   const std::optional<CheckpointOwner>& owner() const { return owner_; }
 
-  // Writing. All throw EnvError with path and reason.
+  // Functions that write. All of them throw EnvError with path and reason.
 
   /// Creates the directory if needed, takes the next number, and deletes what older attempts have not published. From
   /// then on, commits by older attempts fail. `owner`: retain() deletes only its checkpoints; nullopt: any. `who`: one
@@ -121,37 +122,39 @@ class CheckpointDirectory {
   /// `is_newcomer`: the caller continues no checkpoint of this directory. Then it throws Occupied if there is an
   /// occupant; of two newcomers that start at the same moment one is refused.
   int claim_attempt(std::optional<CheckpointOwner> owner = {}, const std::string& who = "", bool is_newcomer = false);
-  /// The directory in which the files of a step are to be written, empty. LaterAttempt if there is one; throws EnvError
-  /// if this attempt has published the step before.
+  /// Returns the empty directory into which the files of a step are to be written. Throws LaterAttempt if a later
+  /// attempt has begun, and EnvError if this attempt has already published the step.
   std::string begin(int64_t step, int attempt);
-  /// Publishes it. All files of the manifest, other than job.yaml, have been written and synced there; `job` is written
-  /// as job.yaml and added to `files`. Returns the path of the checkpoint: it will be found from now on, also after a
-  /// loss of power. If it throws, nothing is published, or (if only the last sync failed) all of it.
+  /// Publishes the checkpoint. All files of the manifest, except job.yaml, have been written and synced in the
+  /// directory of begin(). `job` is written as job.yaml and added to `files`. Returns the path at which the checkpoint
+  /// will be found from now on, also after a loss of power. If the call throws, nothing has been published, or (if only
+  /// the last sync failed) the whole checkpoint has.
   std::string commit(Manifest manifest, std::string_view job);
-  /// Deletes what begin() made and commit() did not publish. Never throws.
+  /// Deletes the files of a step for which begin() was called but commit() was not, or failed. Never throws.
   void abandon(int64_t step, int attempt);
 
-  // Reading.
+  // Functions that read.
 
   /// Returns why a run that does not continue checkpoints of this directory must not save here: another lineage has
   /// published some, or a launcher is saving here now. "" if nothing is in the way. Throws EnvError if it cannot be
   /// listed.
   std::string occupant() const;
 
-  /// The newest first: by attempt, then by step. A run that starts anew, or resumes from an earlier step, is newer than
-  /// what it leaves behind. Incomplete checkpoints are ordered by their step. Complete: checkpoint.json is
-  /// sound, and its files have their sizes; verify_checkpoint reads them.
+  /// All checkpoints, the newest first: ordered by attempt, then by step. A run that starts anew, or resumes from an
+  /// earlier step, has a later attempt, so its checkpoints are newer than those that it leaves behind. Incomplete
+  /// checkpoints are ordered by their step. A checkpoint is complete if checkpoint.json is sound and the files have
+  /// their sizes; only verify_checkpoint reads the contents.
   std::vector<CheckpointEntry> list() const;
-  /// The first complete one of list(); `passed_over`: those before it.
+  /// The first complete checkpoint of list(). `passed_over` receives the incomplete ones before it.
   std::optional<CheckpointEntry> newest_complete(std::vector<CheckpointEntry>* passed_over = nullptr) const;
 
-  /// list() without complete ones of other owners.
+  /// list() without the complete checkpoints of other owners.
   std::vector<CheckpointEntry> list_own() const;
 
-  /// Deletes complete ones of list_own(), but not the `keep` newest, not those of steps in `also`, and never the newest
-  /// verified one. Entries without a checkpoint.json (left by a deletion that was interrupted, or by an older attempt)
-  /// are deleted too if they are older than the newest complete one; damaged ones stay. Returns the paths that are
-  /// gone. A deletion that fails is an EnvError after the others were tried.
+  /// Deletes the complete checkpoints of list_own(), except the `keep` newest, the steps in `also`, and the newest
+  /// verified one. An entry without a checkpoint.json (left by an interrupted deletion, or by an older attempt) is
+  /// deleted too if it is older than the newest complete checkpoint. Damaged checkpoints stay. Returns the deleted
+  /// paths. If a deletion fails, the other deletions are still tried before EnvError is thrown.
   std::vector<std::string> retain(int keep, const std::set<int64_t>& also = {});
 
  private:

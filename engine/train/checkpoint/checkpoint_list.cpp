@@ -14,7 +14,7 @@
 namespace trainctl {
 namespace {
 
-/// Reads the manifest of the entry into it; throws what is wrong with it.
+/// Reads the manifest of the entry into `entry`. Throws EnvError, which says what is wrong with the manifest.
 void read_entry(const CheckpointName& name, CheckpointEntry& entry) {
   const std::string path = entry.path + "/" + std::string(kManifestName), text = read_whole_file(path);
   entry.manifest = parse_manifest(text, path);
@@ -27,7 +27,7 @@ void read_entry(const CheckpointName& name, CheckpointEntry& entry) {
   entry.verified = is_recorded_verified(entry.path, checksum_of(text));
 }
 
-/// False if that is not known.
+/// Returns false if it is not known whether the directory has a manifest.
 bool has_no_manifest(const std::string& directory) {
   std::error_code error;
   return !std::filesystem::exists(directory + "/" + std::string(kManifestName), error) && !error;
@@ -60,7 +60,8 @@ std::vector<CheckpointEntry> CheckpointDirectory::list() const {
   std::vector<CheckpointEntry*> places;
   std::vector<CheckpointEntry> complete;
   for (CheckpointEntry& entry : entries) {
-    if (!entry.complete()) continue;  // its attempt may not be known: it stays where its step is
+    if (!entry.complete()) continue;  // The attempt of an incomplete checkpoint may not be known, so the checkpoint
+                                      // stays at the place of its step.
     places.push_back(&entry);
     complete.push_back(std::move(entry));
   }

@@ -43,7 +43,7 @@ std::vector<CheckpointName> published_last(const std::string& directory) {
       if (name && !name->hidden && fs::exists(directory + "/" + line, ignored)) names.push_back(*name);
     }
   } catch (const EnvError&) {
-    // Only a hint: the listing has it too, sooner or later.
+    // The file is only a hint: sooner or later the listing has the same names.
   }
   return names;
 }

@@ -21,10 +21,10 @@ struct CheckpointName {
   std::string text() const;
 };
 
-/// "step_00000120".
+/// The name of a published checkpoint, such as "step_00000120".
 inline std::string checkpoint_name(int64_t step) { return CheckpointName{step, 0, false}.text(); }
 
-/// Null for anything else, also for another spelling of a name, as step_120.
+/// Null for any text that is not such a name, and for another spelling of a name, such as step_120.
 std::optional<CheckpointName> parse_checkpoint_name(std::string_view text);
 
 /// Returns the names in a directory and those of its .newest, the newest first: by step, then by attempt. None if there

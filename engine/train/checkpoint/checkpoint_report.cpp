@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Whole tensors of the slots that write_checkpoint leaves in model.safetensors.
+/// Counts the bytes of model.safetensors: the whole tensors of the slots that write_checkpoint puts into that file.
 class WholeFile {
  public:
   explicit WholeFile(const Graph& graph) {
@@ -39,7 +39,7 @@ class WholeFile {
     }
   }
   size_t num_tensors() const { return names_.size() + left_out_.size(); }
-  /// Without the metadata in its header, which are short.
+  /// Size of the file without the metadata in its header, which is short.
   int64_t bytes() {
     const SafetensorsHeader header = lay_out(std::move(entries_));
     return header.data_at + header.data_bytes();

@@ -76,7 +76,7 @@ class TensorComparer {
     }
   }
 
-  /// Compares elements of types without values.
+  /// Compares elements of types that have no numeric value here: only their bytes count.
   void bytes(int64_t elements, const std::vector<uint8_t>& a, const std::vector<uint8_t>& b) {
     if (a_.type == b_.type && a == b) return;
     difference_.differing = elements;

@@ -20,12 +20,13 @@ struct NamedTensor {
   Shape shape;
 };
 
-/// Whole tensors, however they are stored. For one thread at a time.
+/// Gives access to whole tensors, however they are stored. Only one thread at a time may use it.
 class WholeTensors {
  public:
   virtual ~WholeTensors() = default;
   const std::vector<NamedTensor>& tensors() const { return tensors_; }
-  /// Elements of tensor `index` from `first` on, as stored; `box` is the same elements. `to` has room for them.
+  /// Reads the elements of tensor `index` from element `first` on, in the stored type. `box` describes the same
+  /// elements. `to` has room for them.
   virtual void read(size_t index, const Box& box, int64_t first, std::span<uint8_t> to) = 0;
 
  protected:
@@ -61,7 +62,7 @@ struct Comparison {
   bool equal() const { return num_equal() == num_tensors(); }
 };
 
-/// `slots`: only tensors of these; empty: all.
+/// Compares only tensors of these `slots`; if `slots` is empty, all tensors.
 Comparison compare(WholeTensors& a, WholeTensors& b, const std::vector<std::string>& slots = {});
 
 }  // namespace trainctl

@@ -18,8 +18,9 @@ struct Cover {
   std::string missing;                           ///< "layer3.weight:momentum", which no image has whole; empty: nothing
 };
 
-/// `images`: by image its entries (state_image.h). Large pieces are taken first, and of equal ones that of the first
-/// image. Pieces that overlap only in part count as missing: all ranks cut a state in the same way.
+/// `images` has, for each image, its entries (state_image.h). Large pieces are taken first; among equal pieces, the one
+/// of the first image. Pieces that overlap only in part count as missing, because all ranks cut a state in the same
+/// way.
 Cover cover_state(const PlannedJob& job, const std::vector<std::vector<SafetensorsEntry>>& images);
 
 /// Makes an image with only these pieces of another one. Throws EnvError if that is not an image.

@@ -1,4 +1,4 @@
-// A checkpoint's adapters as a folder that PEFT opens.
+// Exports the adapters of a checkpoint as a folder that PEFT opens.
 #include "engine/train/checkpoint/export_adapters.h"
 
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ std::string other_trained(const Manifest& manifest, const JobSpec& job) {
   return "";
 }
 
-/// `own`: "." and the adapter's name, or "".
+/// The layers that have the adapter. `own` is "." and the adapter's name, or "".
 std::vector<AdaptedLayer> adapted_layers(const Manifest& manifest, const std::string& own) {
   std::vector<AdaptedLayer> layers;
   for (const StoredTensor& a : manifest.tensors) {
@@ -51,8 +51,9 @@ std::vector<AdaptedLayer> adapted_layers(const Manifest& manifest, const std::st
 
 using Owners = std::map<std::string, std::vector<const AdaptedLayer*>>;
 
-/// The layers of each module. A module has one A: if several layers with adapters of their own are rows of it (Phi-3's
-/// gate and up), it has the ranks of all of them, and zeros in B where a row is of another layer.
+/// Finds the adapted layers of each module. A module has a single A. If several layers with adapters of their own are
+/// rows of one module (Phi-3's gate and up), the exported adapter has the ranks of all of them, and B has zeros where a
+/// row belongs to another layer.
 Owners owners_of(const AdapterModules& modules) {
   Owners owners;
   for (const AdaptedLayer& layer : modules.layers())
@@ -153,7 +154,8 @@ std::string config_text(const JobSpec& job, const AdapterModules& modules) {
     names.insert(module);
     is_transposed = is_transposed || owners[0]->is_transposed;
     if (owners.size() == 1) continue;
-    const auto count = static_cast<double>(owners.size());  // alpha grows so that the factor of the product does not
+    const auto count = static_cast<double>(owners.size());  // PEFT divides alpha by the larger rank, so alpha grows
+                                                            // with it and the factor of the product stays the same.
     ranks[module] = lora.rank * static_cast<int64_t>(owners.size());
     alphas[module] = lora.alpha * (lora.rank_stabilized ? std::sqrt(count) : count);
   }

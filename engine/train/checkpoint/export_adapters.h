@@ -1,4 +1,4 @@
-// A checkpoint's adapters as a folder that PEFT opens: PeftModel.from_pretrained(model, folder).
+// Exports the adapters of a checkpoint as a folder that PEFT opens: PeftModel.from_pretrained(model, folder).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A checkpoint's weights and running statistics as files that other tools read.
+// Exports a checkpoint's weights and running statistics to files that other tools read.
 #include "engine/train/checkpoint/export_weights.h"
 
 #include <fmt/format.h>
@@ -26,7 +26,8 @@ namespace {
 
 constexpr int64_t kExportedBlockElements = int64_t{1} << 20;
 
-/// A part of one of ours that is a tensor of a file, or consecutive rows of a fused one; or a constant.
+/// Either a part of one of our tensors that is a tensor of the file (or consecutive rows of a fused one), or a
+/// constant.
 struct ExportedPart {
   const StoredTensor* tensor = nullptr;  ///< null: a constant
   const MappedTensor* mapped = nullptr;
@@ -75,7 +76,7 @@ class Exporter {
     for (ExportedTensor& tensor : tensors_) complete(tensor);
   }
 
-  /// The tensors of each file, so that none has more than shard_bytes unless a single tensor does.
+  /// Divides the tensors into files, so that none has more than shard_bytes unless a single tensor does.
   std::vector<std::vector<size_t>> shards() const {
     std::vector<std::vector<size_t>> shards = {{}};
     int64_t bytes = 0;
@@ -124,7 +125,7 @@ class Exporter {
  private:
   DType dtype_of(const StoredTensor& tensor) const { return tensor.dtype == DType::i32 ? DType::i32 : options_.dtype; }
 
-  /// Returns whether it is an adapter's, which is merged into the adapted weight in the files.
+  /// Returns whether the tensor belongs to an adapter, which is merged into the adapted weight in the exported files.
   bool is_merged(const std::string& name) const { return options_.adapter_factor != 0 && is_adapter_parameter(name); }
 
   /// Weights are exported as their average, where the checkpoint has one.
@@ -147,7 +148,7 @@ class Exporter {
       reader_.read(tensor.name, slot_of(tensor), box, dtype, to);
   }
 
-  /// Reads a box of a tensor, with the product of its adapter.
+  /// Reads a box of a tensor, and adds the product of its adapter if it has one.
   void read(const StoredTensor& tensor, const Box& box, DType dtype, void* to) {
     const StoredTensor* const a = of_adapter(tensor, kAdapterA);
     const StoredTensor* const b = of_adapter(tensor, kAdapterB);
@@ -196,7 +197,8 @@ class Exporter {
     return tensor.slot == kWeightSlot && tensor.name.ends_with(".weight") && tensor.shape.size() == 2;
   }
 
-  /// `shape_of_a`: [rank, features]; the box is of [units, features].
+  /// Adds the box's part of the adapter's product B A. `shape_of_a` is [rank, features]; the box is one of [units,
+  /// features].
   void add_product(const Shape& shape_of_a, const Box& box, float* values) const {
     const int64_t rank = shape_of_a[0], features = shape_of_a[1];
     for (int64_t row = 0; row < box.shape[0]; ++row) {
@@ -250,7 +252,7 @@ class Exporter {
     parts[index] = std::move(part);
   }
 
-  /// The shape of a fused tensor, all of whose parts must be there.
+  /// Sets the shape of a fused tensor. Throws EnvError if one of its parts is missing.
   void complete(ExportedTensor& tensor) const {
     Shape& shape = tensor.entry.shape;
     shape = tensor.parts[0].shape;

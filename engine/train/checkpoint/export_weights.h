@@ -17,8 +17,8 @@ struct ExportOptions {
   DType dtype = DType::f32;     ///< type in the file: f32 or bf16, rounded to nearest even
   bool latest_weights = false;  ///< weights themselves, also where the checkpoint has their average
   bool partial = false;         ///< leave out what the map does not name, instead of failing
-  /// Adapters of the checkpoint are merged: their product times this is added to the adapted weight. 0: there are
-  /// none.
+  /// Factor of the adapters' product, which is added to the adapted weight when adapters are merged. 0: the checkpoint
+  /// has no adapters.
   double adapter_factor = 0;
   std::string adapter;                  ///< which of several adapters is merged (adapters.names)
   const MappedWeights* base = nullptr;  ///< has the base of the checkpoint, if that leaves it out
@@ -34,8 +34,8 @@ struct ExportedWeights {
   int64_t optimizer_tensors = 0;      ///< number of tensors of the optimizer, which no such file has
 };
 
-/// Writes `path`: it appears when it is whole. Throws EnvError with all tensors that the map does not name, SpecError
-/// at the pattern that does not fit a tensor.
+/// Writes the file `path`, which appears only when it is complete. Throws EnvError, which lists all tensors that the
+/// map does not name, or SpecError at the pattern that does not fit a tensor.
 ExportedWeights export_weights(const Manifest& manifest, const std::string& directory, const NameMap& map,
                                const LayerNumbers& layers, const std::string& path, const ExportOptions& options = {},
                                Disk& disk = real_disk());

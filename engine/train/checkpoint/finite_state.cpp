@@ -12,10 +12,11 @@
 namespace trainctl {
 namespace {
 
-/// Elements whose exponent has all bits are nan or infinite.
+/// Finds the first element that is nan or infinite: its exponent has all bits set.
 template <class Bits>
 std::optional<int64_t> first_with_exponent(std::span<const std::byte> values, Bits exponent) {
-  constexpr size_t kAtOnce = 4096;  // without branches
+  constexpr size_t kAtOnce = 4096;  // Number of elements that are tested without branches before the results are looked
+                                    // at.
   const size_t count = values.size() / sizeof(Bits);
   const auto at = [&](size_t i) {
     Bits bits;

@@ -1,5 +1,5 @@
-// Looks for nan and infinities in the state of a run. A step's loss reveals a broken update before it; nothing reveals
-// a broken last update, or one right before a save.
+// Looks for nan and infinities in the state of a run. The loss of the next step reveals that an update was broken. But
+// after the last update, or after an update right before a save, no step follows that would reveal it.
 #pragma once
 
 #include <cstddef>
@@ -24,10 +24,12 @@ class StateNotFinite : public std::runtime_error {
   int64_t run_step_;
 };
 
-/// The index of the first element that is nan or infinite. i32 has none. `values`: whole elements, 4-byte aligned.
+/// The index of the first element that is nan or infinite. `values` has whole elements and is 4-byte aligned. Elements
+/// of type i32 are always finite.
 std::optional<int64_t> first_not_finite(std::span<const std::byte> values, DType type);
 
-/// Throws StateNotFinite if the state of this rank has one. No step may be in flight. `steps`: number of trained steps.
+/// Throws StateNotFinite if the state of this rank has a nan or an infinity. No step may be in flight. `steps` is the
+/// number of trained steps.
 void require_finite_state(const Program& program, Executor& executor, int64_t steps);
 
 }  // namespace trainctl

@@ -94,7 +94,7 @@ void import_weights(const PlannedJob& job, const MappedWeights& weights, const s
     try {
       delete_checkpoint(part, disk);
     } catch (const EnvError&) {
-      // The first error says more.
+      // The error of the import, which is rethrown, says more than an error of this deletion.
     }
     throw;
   }

@@ -11,7 +11,7 @@
 namespace trainctl {
 
 /// Computes this rank's shards of all parameters with Init::Kind::row_norms and writes them into the arena. `weights`
-/// must contain the base weights whose norms they are. `on_progress`: called once per parameter.
+/// must contain the base weights whose row norms these parameters are. `on_progress` is called once per parameter.
 void init_row_norms(const Program& program, const MappedWeights& weights, Executor& executor,
                     const std::function<void()>& on_progress = {});
 

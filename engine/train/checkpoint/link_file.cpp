@@ -1,4 +1,4 @@
-// Makes a file of an earlier checkpoint part of a later one too, so that each is complete by itself.
+// Adds a file of an earlier checkpoint to a later checkpoint too, so that each checkpoint is complete by itself.
 #include "engine/train/checkpoint/link_file.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// Makes a file of an earlier checkpoint part of a later one too, so that each is complete by itself.
+// Adds a file of an earlier checkpoint to a later checkpoint too, so that each checkpoint is complete by itself.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace trainctl {
 
-/// The same file under a second name, or a synced copy where the file system has no links. Throws EnvError.
+/// Gives the file a second name, or makes a synced copy where the file system has no hard links. Throws EnvError.
 void link_or_copy(const std::string& from, const std::string& to, Disk& disk = real_disk());
 
 }  // namespace trainctl

@@ -25,7 +25,8 @@ namespace {
 
 std::string shown(std::string_view text) { return printable(shortened(text)); }
 
-/// A name that stays in the checkpoint's directory, and is not hidden.
+/// Returns whether a name refers to a visible file in the checkpoint's own directory: it has no slash, and does not
+/// begin with a dot.
 bool is_plain_name(const std::string& name) {
   return !name.empty() && !name.starts_with('.') && name.find_first_of(std::string("/\\\0", 3)) == std::string::npos &&
          name.size() < 256;
@@ -62,7 +63,7 @@ std::string tensor_defect(const StoredTensor& tensor, const std::set<std::string
   return tiling_defect(tensor.shape, boxes);
 }
 
-/// "has 12 bytes, expected 1,606,000"; "" if it is as expected.
+/// Compares the size of a file with the expected one: "has 12 bytes, expected 1,606,000", or "" if they agree.
 std::string size_defect(const std::string& path, int64_t bytes) {
   struct stat file {};
   if (stat(path.c_str(), &file) != 0) return errno == ENOENT ? "is missing" : std::strerror(errno);
@@ -81,7 +82,7 @@ const StoredTensor* Manifest::find(std::string_view tensor, std::string_view slo
   return found == tensors.end() ? nullptr : &*found;
 }
 
-/// Appends what follows the name of the tensor. `out` is a TextOutput or a TextLength.
+/// Appends the part of a piece's key that follows the name of the tensor. `out` is a TextOutput or a TextLength.
 template <class Output>
 static void write_piece(Output& out, std::string_view slot, const Shape& shape, const Box& box) {
   out.text(":");

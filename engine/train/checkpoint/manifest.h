@@ -1,4 +1,5 @@
-// checkpoint.json: the contents of a checkpoint and their places. The only source of truth about it.
+// checkpoint.json: the contents of a checkpoint and their places in its files. Nothing else is consulted about a
+// checkpoint.
 //
 //   {"format": 1, "trainctl": "0.1.0", "name": "mnist_mlp", "run": 3, "attempt": 3, "step": 120, "epoch": 2,
 //    "epoch_step": 20, "samples": 3840, "seed": 1, "written": "2026-11-23T12:00:00Z",
@@ -104,14 +105,14 @@ struct Manifest {
   BestValues best;                                      ///< best of all validations of the run, and of those it resumes
 
   const StoredTensor* find(std::string_view tensor, std::string_view slot) const;  ///< null if there is none
-  /// `tensors`, and those of the base, which have no pieces.
+  /// `tensors`, and the tensors of the base, which have no pieces.
   std::vector<StoredTensor> with_base() const;
 };
 
 /// The name of a piece in its file: "layer1.weight:momentum" if it is the whole tensor, else
 /// "layer1.weight:momentum[0:256, 0:784]".
 std::string piece_key(std::string_view name, std::string_view slot, const Shape& shape, const Box& box);
-/// Bytes of the key after the tensor's name.
+/// Number of bytes of the key after the tensor's name.
 int64_t piece_key_bytes_after_name(std::string_view slot, const Shape& shape, const Box& box);
 
 struct PieceName {
@@ -127,21 +128,22 @@ std::string to_json(const Manifest& manifest);
 /// Checks everything that the text shows, including the tiling. `file` is for messages. Throws EnvError.
 Manifest parse_manifest(std::string_view text, const std::string& file);
 
-/// "" if the manifest is sound, else the first thing wrong, with its path: "tensors[3] (fc1.weight:weight): element [0,
-/// 3] is in 2 pieces". Time grows with the number of pieces, not with its square.
+/// Returns "" if the manifest is sound, otherwise the first defect with its path: "tensors[3] (fc1.weight:weight):
+/// element [0, 3] is in 2 pieces". The time is nearly linear in the number of pieces.
 std::string manifest_defect(const Manifest& manifest);
 
-/// The checksum at the end of a text that parse_manifest takes: it names this manifest among all others.
+/// The checksum at the end of a text that parse_manifest accepts. It identifies this manifest among all others.
 std::string_view checksum_of(std::string_view text);
 
 /// Reads `directory`/checkpoint.json. Throws EnvError, also if a file that it names is missing or has another size.
 Manifest read_manifest(const std::string& directory);
-/// The same for a directory that may lack the files without pieces, such as job.yaml: a host receives only files that
-/// its ranks read.
+/// The same for a directory that may lack the files without pieces, such as job.yaml. A host receives only the files
+/// that its ranks read.
 Manifest read_manifest_of_pieces(const std::string& directory);
 /// The files that have pieces of tensors, sorted.
 std::vector<std::string> files_with_pieces(const Manifest& manifest);
-/// Checks only that the files exist and their sizes: "rank.0001.safetensors: has 12 bytes, expected 1,606,000", or "".
+/// Checks only whether the files exist and have their sizes: "rank.0001.safetensors: has 12 bytes, expected 1,606,000",
+/// or "".
 std::string files_defect(const Manifest& manifest, const std::string& directory);
 
 }  // namespace trainctl

@@ -25,7 +25,7 @@ std::string last_line(std::string_view before) {
   return std::string(kBeforeDigits) + digest_of(before) + std::string(kAfterDigits);
 }
 
-/// A value and its path, which is made only for messages.
+/// A JSON value and its path in the file. The path is composed only when a message needs it.
 class ManifestValue {
  public:
   ManifestValue(const Json& json, const std::string& file) : json_(json), file_(file) {}
@@ -118,7 +118,7 @@ class ManifestValue {
   size_t index_ = 0;
 };
 
-/// The format that a text says it has; nullopt if it says none.
+/// The format number that the text states; nullopt if it states none.
 std::optional<uint64_t> format_of(const Json& json) {
   if (!json.is_object() || !json.contains("format") || !json["format"].is_number_unsigned()) return {};
   return json["format"].get<uint64_t>();
@@ -149,7 +149,7 @@ Json parse_json(std::string_view text, const std::string& file) {
   } catch (const Json::parse_error& error) {
     const std::string what = error.what();
     throw EnvError(fmt::format("{}: byte {}: {}", file, error.byte, printable(what.substr(what.find("] ") + 2))));
-  } catch (const Json::out_of_range& error) {  // 1e999
+  } catch (const Json::out_of_range& error) {  // A number such as 1e999 is out of range.
     const std::string what = error.what();
     throw EnvError(file + ": " + printable(what.substr(what.find("] ") + 2)));
   }
@@ -246,7 +246,7 @@ Json json_of_base(const StoredBase& base) {
 
 Json json_of_number(double value) { return std::isfinite(value) ? Json(value) : Json(not_finite_name(value)); }
 
-/// Names of folders need not be UTF-8.
+/// Converts JSON to text, and replaces invalid UTF-8: names of folders need not be valid UTF-8.
 std::string dump_replacing(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 template <class Item, class ToJson>

@@ -1,4 +1,4 @@
-// The tensors of a job as another tool's files have them, according to a name map.
+// Reads the tensors of a job from another tool's files, according to a name map.
 #include "engine/train/checkpoint/mapped_weights.h"
 
 #include <fmt/format.h>
@@ -56,7 +56,7 @@ MappedWeights::MappedWeights(const std::vector<Variable>& variables, const Layer
     if (!used_.contains(name)) add_left_over(name);
 }
 
-/// Derives from a tensor of the job what the files should have.
+/// Derives from a tensor of the job the tensors that the files should have.
 void MappedWeights::expect(const Variable& variable, const LayerNumbers& layers) {
   std::optional<MappedTensor> mapped = map_.of_ours(variable.name, layers);
   if (!mapped && is_step_statistic(variable.name)) return;
@@ -81,7 +81,8 @@ void MappedWeights::expect(const Variable& variable, const LayerNumbers& layers)
   sources_.push_back(std::move(source));
 }
 
-/// Two of ours cannot become one of theirs. A tied tensor uses its twin, which is reported.
+/// Throws SpecError if the map gives one tensor of theirs to two of ours. A tensor that is tied to another one uses
+/// that tensor, which is reported.
 void MappedWeights::require_own_sources(const MappedTensor& mapped) {
   for (const std::string& name : mapped.theirs)
     if (const auto [first, is_new] = takers_.emplace(name, mapped.ours); !is_new)
@@ -130,7 +131,7 @@ bool MappedWeights::find_theirs(Source& source) {
   return absent.empty();
 }
 
-/// "" if the file's tensors make up ours.
+/// Returns "" if the file's tensors make up our tensor, otherwise the defect.
 std::string MappedWeights::shape_defect(const Source& source) const {
   std::vector<std::string> found, expected;
   bool fits = true;
@@ -237,8 +238,8 @@ namespace {
 
 constexpr int64_t kMostOfGroup = 8;
 
-/// If the box has some of few neighbouring elements, such as every second one, its last dim becomes whole, because
-/// single elements are read slowly. Returns that dim as it was.
+/// The last dim of a box, as it was before it was widened. If the box has a few elements of each small group, such as
+/// every second element, its last dim is widened to whole groups, because reading single elements is slow.
 struct WidenedDim {
   std::optional<int64_t> first;
   int64_t count = 0;
@@ -252,7 +253,7 @@ WidenedDim widen_groups(AxisOrder::Block& block) {
   return {first, count};
 }
 
-/// Undoes that, for the elements that were read.
+/// Keeps only the elements of the dim before it was widened, out of the elements that were read.
 void keep_of_groups(int64_t first, int64_t count, AxisOrder::Block& block, std::vector<float>& elements) {
   const auto all = block.shape.back(), groups = static_cast<int64_t>(elements.size()) / all;
   for (int64_t group = 0; group < groups; ++group)
@@ -263,7 +264,8 @@ void keep_of_groups(int64_t first, int64_t count, AxisOrder::Block& block, std::
 
 }  // namespace
 
-/// Reads a box of what the order describes. `first_part`: its first tensor in source.theirs.
+/// Reads a box of the part of our tensor that the order describes. `first_part` is the index in source.theirs of the
+/// order's first tensor.
 void MappedWeights::read_ordered(const Source& source, size_t first_part, const Box& box, float* to) const {
   std::vector<float> elements;
   for (AxisOrder::Block block : source.order.blocks_of(source.sizes, box)) {
@@ -309,7 +311,7 @@ void MappedWeights::read(std::string_view name, const Box& box, DType dtype, voi
 
 namespace {
 
-/// Elements of a range, or rows of one that is stored in blocks.
+/// Elements of a range; or, if the range is stored in blocks of fewer bits, whole rows of it.
 struct LoadedChunk {
   const StoredRange* range;
   int64_t first, count;
@@ -332,7 +334,7 @@ std::vector<LoadedChunk> chunks_of(const std::vector<StoredRange>& ranges, const
   return chunks;
 }
 
-/// The rows of a chunk, rounded to their stored form.
+/// The rows of a chunk, rounded to their packed form.
 std::vector<std::byte> packed_bytes(const LoadedChunk& chunk, const MappedWeights& weights) {
   const Variable& v = *chunk.range->variable;
   const Shape part = unpacked_shape(v.shape, v.packing), offset = unpacked_shape(v.offset, v.packing);
@@ -357,7 +359,7 @@ std::vector<std::byte> bytes_of(const LoadedChunk& chunk, const MappedWeights& w
   return bytes;
 }
 
-/// Returns where a chunk begins in the arena.
+/// Returns the offset in the arena at which a chunk begins.
 int64_t offset_of(const LoadedChunk& chunk) {
   const StoredRange& range = *chunk.range;
   const int64_t each = has_blocks(range.variable->packing) ? range.variable->shape.back() : 1;

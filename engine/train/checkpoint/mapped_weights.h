@@ -1,5 +1,5 @@
-// The tensors of a job as another tool's files have them, according to a name map. Only headers are read until read()
-// is called, which reads only the elements of the box that it fills.
+// Reads the tensors of a job from another tool's files, according to a name map. The constructor reads only headers;
+// read() then reads only the elements of the box that it fills.
 #pragma once
 
 #include <cstdint>
@@ -41,10 +41,10 @@ class MappedWeights {
     Packing packing = Packing::none;  ///< read() rounds to the values of this storage
   };
 
-  /// Throws SpecError at the pattern whose order does not fit a tensor, or that gives a tensor of theirs to a second
-  /// one of ours. `variables`: those that the files should have.
+  /// `variables` are the tensors that the files should have. Throws SpecError at the pattern whose order does not fit a
+  /// tensor, or that gives one tensor of theirs to a second tensor of ours.
   MappedWeights(const std::vector<Variable>& variables, const LayerNumbers& layers, WeightFiles files, NameMap map);
-  /// For all tensors of a job but those of adapters, which begin with initial values.
+  /// The same for all tensors of a job except those of adapters, which begin with initial values.
   MappedWeights(const PlannedJob& job, WeightFiles files, NameMap map);
 
   const std::string& path() const { return files_.path(); }
@@ -92,7 +92,7 @@ class MappedWeights {
   void add_left_over(const std::string& name);
   bool are_equal(const std::string& a, const std::string& b) const;
   std::string message() const;
-  /// Values as they are stored packed: reads whole blocks.
+  /// Reads values that are stored in packed form: reads whole blocks and rounds them.
   void read_rounded(const Source& source, const Box& box, float* to) const;
   void read_floats(const Source& source, const Box& box, float* to) const;
   void read_ordered(const Source& source, size_t first_part, const Box& box, float* to) const;
@@ -108,8 +108,9 @@ class MappedWeights {
   WeightMatch match_;
 };
 
-/// Writes what the files have of this rank's weights and running statistics into the arena; the rest keeps its initial
-/// values. `on_progress`: called after each part of a few MB, which is how a rank shows that it has not stopped.
+/// Writes the weights and running statistics of this rank that the files have into the arena. Everything else keeps its
+/// initial values. `on_progress` is called after each part of a few MB, so that others see that the rank has not
+/// stopped.
 void load_weights(const Program& program, const MappedWeights& weights, Executor& executor,
                   const std::function<void()>& on_progress = {});
 

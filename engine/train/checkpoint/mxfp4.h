@@ -26,13 +26,14 @@ inline constexpr std::string_view kMxfp4Blocks = "_blocks", kMxfp4Scales = "_sca
 
 class Mxfp4Tensor {
  public:
-  /// `scales` is null if the files have no such tensor. Throws EnvError if the two are not as above.
+  /// `scales` is null if the files have no such tensor. Throws EnvError if the two tensors do not have the form above.
   Mxfp4Tensor(std::string name, const SafetensorsFile& of_blocks, const SafetensorsEntry& blocks,
               const SafetensorsFile* of_scales, const SafetensorsEntry* scales);
 
-  /// X, with the bytes of the files' two tensors.
+  /// The entry of X. Its byte count is that of the files' two tensors.
   const SafetensorsEntry& entry() const { return entry_; }
-  /// Elements [first, first + count) of X. Any number of threads may read. Throws EnvError if a number is too large.
+  /// Reads elements [first, first + count) of X. Any number of threads may read at once. Throws EnvError if a number is
+  /// too large.
   void read_f32(int64_t first, int64_t count, float* to) const;
 
  private:

@@ -61,7 +61,8 @@ struct TiedRule {
 
 std::string list(const std::set<std::string>& names) { return join({names.begin(), names.end()}); }
 
-/// The same holes in both, so that each can be written from the other. `counter`: another hole of b; may be empty.
+/// Requires that both patterns have the same holes, so that each name can be derived from the other. `counter` is a
+/// hole that only b has; it may be empty.
 void demand_same_holes(const NamePattern& a, const NamePattern& b, const std::string& path,
                        const std::string& counter = "") {
   std::set<std::string> expected = a.holes();
@@ -224,7 +225,7 @@ NameMap NameMap::parse(std::string_view text, const std::string& file) {
 
 namespace {
 
-/// `where`: the path of the rule, for messages.
+/// Evaluates a size rule. `where` is the path of the rule, for messages.
 int64_t size_of(const SizeRule& rule, const Holes& holes, const LayerNumbers& layers, const std::string& where) {
   std::vector<std::string> tried;
   for (const SizeRule::Choice& choice : rule.choices) {

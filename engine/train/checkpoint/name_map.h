@@ -18,7 +18,8 @@
 
 namespace trainctl {
 
-/// Tells whether there is a layer "h.0.attn", and the integer in its field "heads": empty if that is not set.
+/// The settings of a job's layers: whether there is a layer "h.0.attn", and the integer in its field "heads", which is
+/// empty if the field is not set.
 struct LayerNumbers {
   std::function<bool(std::string_view layer)> has;
   std::function<std::optional<int64_t>(std::string_view layer, std::string_view field)> number;
@@ -26,7 +27,7 @@ struct LayerNumbers {
 /// Returns the numbers of a job's layers. `spec` must outlive it.
 LayerNumbers numbers_of(const JobSpec& spec);
 
-/// A tensor of ours, and what it is made of.
+/// A tensor of ours, and the tensors of theirs that it is made of.
 struct MappedTensor {
   std::string ours;
   std::vector<std::string> theirs;
@@ -60,7 +61,7 @@ struct MappedConstant {
 
 class NameMap {
  public:
-  /// Each tensor has the same name there.
+  /// The map in which every tensor of the job has the same name in the file.
   static NameMap same_names();
   /// Parses the text of a map; `file` is for messages. Throws SpecError with all that is wrong.
   static NameMap parse(std::string_view text, const std::string& file);
@@ -72,18 +73,20 @@ class NameMap {
   /// Empty if no pattern has this name. Throws SpecError if two of them have the same name, or if a size names a layer
   /// that does not exist.
   std::optional<MappedTensor> of_ours(const std::string& name, const LayerNumbers& layers) const;
-  /// Patterns under `tensors` that none of these names of ours has: a misspelt one, or one of another network.
+  /// Patterns under `tensors` that match none of these names of ours: misspelt patterns, or patterns of another
+  /// network.
   std::vector<std::string> unused(const std::vector<std::string>& ours) const;
   /// Returns the constants that accompany a tensor of ours after this number of training steps.
   std::vector<MappedConstant> constants_with(const std::string& ours, int64_t steps) const;
-  /// Names of theirs without a counterpart in the job: under `ignore` or `constants`.
+  /// Returns whether a name of theirs needs no counterpart in the job, because it is under `ignore` or `constants`.
   bool ignores(const std::string& theirs) const;
   /// Empty if the file has the tensor under its own name.
   std::optional<FusedPart> fused_with(const std::string& theirs) const;
   /// The other name of a tensor of theirs, if it is tied to one.
   std::optional<std::string> tied_to(const std::string& theirs) const;
 
-  /// Reads files of the bare model from now on, if none of the names begins with `prefix`. Returns whether it is so.
+  /// Removes `prefix` from the map's names if none of the `names` in the files begins with it: then the files are of
+  /// the bare model. Returns whether it has.
   bool drop_prefix_unless_used(const std::vector<std::string>& names);
 
  private:

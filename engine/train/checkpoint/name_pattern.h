@@ -35,11 +35,12 @@ class NamePattern {
   const std::string& text() const { return text_.text; }
   const SourcePos& pos() const { return text_.pos; }
   std::set<std::string> holes() const;
-  /// Empty if the name does not match. If several words fit, the first that leads to a match.
+  /// The values of the holes; empty if the name does not match. If several words fit a hole, the first one that leads
+  /// to a match counts.
   std::optional<Holes> match(std::string_view name) const;
   /// check(): all holes of the pattern are given.
   std::string fill(const Holes& holes) const;
-  /// The pattern without this prefix, if it begins with it.
+  /// Removes this prefix from the pattern, if the pattern begins with it.
   void drop_prefix(std::string_view prefix);
 
  private:

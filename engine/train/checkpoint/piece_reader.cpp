@@ -39,7 +39,8 @@ int64_t place_in(const Box& box, const Shape& place) {
 namespace {
 
 constexpr int64_t kBlockBytes = int64_t{4} << 20;
-constexpr int64_t kUsefulPerGap = 16;  ///< bytes asked for, to each byte that is read over between them
+constexpr int64_t kUsefulPerGap = 16;  ///< A gap between two runs is read over if at least this many bytes are wanted
+                                       ///< for each of its bytes.
 constexpr size_t kMostOpenFiles = 256;
 
 void convert_values(DType from, const uint8_t* values, DType to, uint8_t* out, int64_t count) {
@@ -48,7 +49,7 @@ void convert_values(DType from, const uint8_t* values, DType to, uint8_t* out, i
     return;
   }
   check(is_float(from) && is_float(to), "only floats are converted");
-  for (int64_t i = 0; i < count; ++i) {  // neither is aligned
+  for (int64_t i = 0; i < count; ++i) {  // Neither side is aligned.
     float value = 0;
     uint16_t bits = 0;
     if (from == DType::f32) {
@@ -66,7 +67,8 @@ void convert_values(DType from, const uint8_t* values, DType to, uint8_t* out, i
   }
 }
 
-/// Runs of one entry in the order of its file: each is read separately, or with the runs that follow it closely.
+/// Collects the runs of one entry in the order of its file. Each run is read separately, or together with the runs that
+/// follow it closely.
 class RunReader {
  public:
   RunReader(const SafetensorsFile& file, const SafetensorsEntry& entry, DType from, DType to, uint8_t* out,

@@ -1,4 +1,4 @@
-// Parts of a state that several threads read while one thread writes them in order.
+// Reads the parts of a state with several threads, while one thread writes them in order.
 #pragma once
 
 #include <algorithm>

@@ -15,7 +15,7 @@ std::string slot_of(const Manifest& manifest, const StoredRange& range, WeightsR
   const std::string& name = range.variable->name;
   const bool has_average = manifest.find(name, kAverageSlot) != nullptr;
   if (range.slot == kWeightSlot && read == WeightsRead::averages && has_average) return std::string(kAverageSlot);
-  // An average that is new in this run starts from the weights.
+  // If the average is new in this run, it starts from the weights.
   if (range.slot == kAverageSlot && !has_average) return std::string(kWeightSlot);
   if (range.replica == 0 || manifest.find(name, range.stored_slot()) != nullptr) return range.stored_slot();
   // A replica that the checkpoint does not have starts from the outer weights and the optimizer state of the first one.
@@ -42,7 +42,7 @@ void restore_range(const StoredRange& range, std::string_view slot, PieceReader&
   }
 }
 
-/// Fills those rows of a range that one server saved of a table; the other rows keep their values.
+/// Fills the rows of a range that one server saved of a table. Other rows keep their values.
 void restore_rows(const StoredRange& range, const StoredTensor& ids, PieceReader& reader, Executor& executor) {
   const std::string& name = range.variable->name;
   const TableSlot of_ids = *parse_table_slot(ids.slot);
@@ -79,7 +79,8 @@ void restore(const Program& program, PieceReader& reader, Executor& executor, We
     if (range.count == 0) continue;
     const std::string slot = slot_of(reader.manifest(), range, read);
     const StoredTensor* tensor = reader.manifest().find(range.variable->name, slot);
-    if (tensor == nullptr) {  // a table's rows, or nothing: require_same_state allowed it
+    if (tensor == nullptr) {  // Either the tensor is saved as rows of a table, or require_same_state has allowed that
+                              // it is missing.
       for (const StoredTensor* ids : saved_ids(reader.manifest(), range.variable->name))
         restore_rows(range, *ids, reader, executor);
     } else if (tensor->shape == range.variable->global_shape) {

@@ -14,8 +14,8 @@ namespace trainctl {
 /// has them.
 enum class WeightsRead : uint8_t { latest, averages };
 
-/// Writes what the checkpoint has of this rank's state into the arena; the rest keeps its initial values. Reads only
-/// the ranges of files that this rank needs. `on_progress`: called after each part of a few MB.
+/// Writes the state of this rank that the checkpoint has into the arena. Everything else keeps its initial values.
+/// Reads only the ranges of files that this rank needs. `on_progress` is called after each part of a few MB.
 void restore(const Program& program, PieceReader& reader, Executor& executor, WeightsRead read = WeightsRead::latest,
              const std::function<void()>& on_progress = {});
 

@@ -1,5 +1,4 @@
-// Compares the tensors of a checkpoint with those of a job, before it is restored: what state the job keeps, and
-// whether the checkpoint has the same.
+// Compares the state that a job keeps with the tensors of a checkpoint, before the checkpoint is restored.
 #include "engine/train/checkpoint/resume_checks.h"
 
 #include <fmt/format.h>
@@ -107,7 +106,8 @@ StateDifference difference(const PlannedJob& job, const Manifest& manifest) {
     if (of_table && of_table->slot == kIdsSlot) continue;  // the values of these rows have slots of their own
     const StateKey key{tensor.name, of_table ? std::string(of_table->slot) : tensor.slot};
     stored.insert(key);
-    // train.on_spike and fp8.recipe: delayed may be added or removed
+    // The state of these two slots may be missing or left over, because train.on_spike and fp8.recipe: delayed may be
+    // added or removed.
     if (key.second == kNormsSlot || key.second == kFp8Slot) continue;
     const auto at = wanted.find(key);
     const bool is_of_other = slot_of_first_replica(key.second) != key.second;

@@ -1,5 +1,4 @@
-// Compares the tensors of a checkpoint with those of a job, before it is restored: what state the job keeps, and
-// whether the checkpoint has the same.
+// Compares the state that a job keeps with the tensors of a checkpoint, before the checkpoint is restored.
 #pragma once
 
 #include <map>
@@ -26,14 +25,15 @@ struct StateDifference {
 
   bool empty() const { return missing.empty() && extra.empty() && reshaped.empty(); }
 };
-/// The optimizer's state is not missing from a checkpoint of step 0 that has none at all: it starts anew.
+/// Compares the state of a job with that of a checkpoint. A checkpoint of step 0 may lack the optimizer's state
+/// entirely: the optimizer then starts anew, and its state does not count as missing.
 StateDifference difference(const PlannedJob& job, const Manifest& manifest);
 
-/// Throws EnvError with the whole difference, if there is one; `checkpoint` is its path. With `partial` only if
-/// nothing fits.
+/// Throws EnvError with the whole difference, if there is one; with `partial`, only if nothing fits. `checkpoint` is
+/// the path of the checkpoint.
 void require_same_state(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint, bool partial);
 
-/// The same for what an evaluation reads: weights and running statistics.
+/// The same for the tensors that an evaluation reads: weights and running statistics.
 void require_same_weights(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint);
 
 }  // namespace trainctl

@@ -11,7 +11,7 @@
 
 namespace trainctl {
 
-/// The facts that decide in addition to the job. Steps count as in SaveBoard.
+/// The facts that, together with the job, decide whether a save is due. Steps are counted as in SaveBoard.
 struct SaveMoment {
   int64_t step = 0;
   int64_t last = -1;       ///< step of the last save; -1: none
@@ -23,8 +23,8 @@ struct SaveMoment {
 
 bool is_save_due(const CheckpointSpec& spec, int64_t steps_per_epoch, const SaveMoment& now);
 
-/// Young's formula: sqrt(2 * cost * time between failures) seconds, at least 10 s and at most an hour. The time between
-/// failures counts as a day until failures say otherwise.
+/// Young's formula for the time between two saves: sqrt(2 * cost * time between failures) seconds, but at least 10 s
+/// and at most an hour. The time between failures is assumed to be a day until the run has had failures.
 double automatic_interval(double cost, double run_seconds, int failures);
 
 /// The step of the complete checkpoint whose validation had the best value of a metric, or the last of several equal

@@ -1,4 +1,4 @@
-// Adapters that a run starts from: a folder in PEFT's format (adapters.lora.from).
+// Loads the adapters that a run starts from: a folder in PEFT's format (adapters.lora.from).
 #include "engine/train/checkpoint/start_adapters.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// `own`: "." and the adapter's name, or "".
+/// The layers that have the adapter. `own` is "." and the adapter's name, or "".
 std::vector<AdaptedLayer> layers_of(const PlannedJob& job, const std::string& own) {
   std::map<std::string, Shape> shapes;
   for (const VariablePlan& variable : job.plan.variables)
@@ -53,7 +53,7 @@ T value_of_field(const Json& config, const char* field, const std::string& path)
   }
 }
 
-/// Stores values as floats of that type.
+/// Stores values as elements of type `dtype`.
 void store_floats(const float* values, int64_t count, DType dtype, std::byte* to) {
   if (dtype == DType::f32)
     std::memcpy(to, values, static_cast<size_t>(count) * sizeof(float));
@@ -76,7 +76,7 @@ StartAdapters::StartAdapters(const PlannedJob& job, const NameMap& map, const st
     values_.emplace(layer.name, values_of(layer, modules, factor, folder));
 }
 
-/// Returns the factor of the folder's products.
+/// Returns the factor of the products B A of the folder.
 double StartAdapters::read_factor(const std::string& folder, bool is_dora) {
   const std::string path = folder + "/" + kPeftConfigName;
   const Json config = Json::parse(read_whole_file(path), nullptr, false);
@@ -127,8 +127,8 @@ std::vector<float> StartAdapters::read(const std::string& name, const Shape& sha
   return values;
 }
 
-/// A, B and the magnitudes of one adapted layer, from the adapters of all modules that its weight combines. Modules
-/// with different A's get ranks of their own.
+/// Computes A, B and the magnitudes of one adapted layer from the adapters of all modules that its weight combines.
+/// Modules with different A's get separate ranks.
 StartAdapters::Values StartAdapters::values_of(const AdaptedLayer& layer, const AdapterModules& modules, double factor,
                                                const std::string& path) const {
   std::vector<std::vector<float>> distinct;  // their A's

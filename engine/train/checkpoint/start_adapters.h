@@ -1,9 +1,10 @@
-// Adapters that a run starts from: a folder in PEFT's format (adapters.lora.from).
+// Loads the adapters that a run starts from: a folder in PEFT's format (adapters.lora.from).
 //
-// A layer may consist of several modules, such as q, k and v. If their A's differ, they take ranks of their own: with
-// r the folder's rank, A has those of q in rows [0, r), those of k in [r, 2r), and B is zero outside of the block of
-// each. Ranks that are left over begin as without the folder, with a B of zeros, so the product is that of the folder.
-// With several adapters (adapters.names), each has its own folder in that one.
+// A layer may consist of several modules, such as q, k and v. If their A's differ, each module takes ranks of its own.
+// With r the folder's rank, A then has the A of q in rows [0, r) and that of k in rows [r, 2r), and B is zero outside
+// of each module's block. Ranks that are left over are initialized as without the folder, with zeros in B, so the
+// product equals that of the folder. With several adapters (adapters.names), adapters.lora.from contains one folder for
+// each.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +23,11 @@ namespace trainctl {
 
 class StartAdapters {
  public:
-  /// Reads the folder of the adapter `name` ("": the only one). Throws EnvError if it has something that the job does
-  /// not compute, or if a layer needs more ranks than adapters.lora.rank.
+  /// Reads the folder of the adapter `name` ("": the only adapter). Throws EnvError if the folder has something that
+  /// the job does not compute, or if a layer needs more ranks than adapters.lora.rank.
   StartAdapters(const PlannedJob& job, const NameMap& map, const std::string& name);
 
-  /// Writes this rank's part into the arena.
+  /// Writes this rank's part of the adapters into the arena.
   void load(const Program& program, Executor& executor) const;
 
  private:

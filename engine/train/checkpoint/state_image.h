@@ -24,7 +24,7 @@ class StateImage {
   int64_t bytes() const { return bytes_; }
   const std::string& head() const { return head_; }
   const std::vector<StateCopy>& copies() const { return copies_; }
-  /// False if other ranks have all that this one has: it writes no file.
+  /// True if other ranks have everything that this rank has, so that it writes no file.
   bool empty() const { return copies_.empty(); }
 
  private:
@@ -33,7 +33,8 @@ class StateImage {
   int64_t bytes_ = 0;
 };
 
-/// StateImage(program).bytes(), which is 0 if other ranks have all that this one has, without the image.
+/// Equals StateImage(program).bytes(), without making the image. It is 0 if other ranks have everything that this rank
+/// has.
 int64_t state_image_bytes(const Program& program);
 
 }  // namespace trainctl

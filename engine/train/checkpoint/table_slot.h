@@ -4,7 +4,7 @@
 //   weight.1   F32 [rows, units]
 //   m.1        F32 [rows, units]   each state of the optimizer
 //
-// Rows that have changed since the server saved all of them, which take the place of those:
+// Rows that have changed since the server saved all rows replace the rows above:
 //
 //   ids.1.changed, weight.1.changed, m.1.changed
 #pragma once
@@ -35,8 +35,8 @@ std::optional<TableSlot> parse_table_slot(std::string_view slot);
 /// True if `rows`, [count, units], is the shape of some rows of a table of shape `table`, [rows, units].
 bool is_rows_of(const Shape& table, const Shape& rows);
 
-/// The row numbers that servers saved of this tensor; empty if it is not stored as a table. Rows of a later entry
-/// replace the same rows of an earlier one.
+/// The tensors with the row numbers that servers saved of this table; empty if the tensor is not stored as a table. The
+/// rows of a later entry replace the same rows of an earlier one.
 std::vector<const StoredTensor*> saved_ids(const Manifest& manifest, std::string_view tensor);
 
 }  // namespace trainctl

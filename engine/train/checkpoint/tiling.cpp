@@ -22,7 +22,7 @@ std::string form_defect(const Shape& shape, const Box& box) {
   return "";
 }
 
-/// Dims that some box does not span.
+/// The dims that are cut: some box does not span them.
 std::vector<size_t> cut_dims(const Shape& shape, const std::vector<const Box*>& boxes) {
   std::vector<size_t> cut;
   for (size_t d = 0; d < shape.size(); ++d)
@@ -31,7 +31,7 @@ std::vector<size_t> cut_dims(const Shape& shape, const std::vector<const Box*>& 
   return cut;
 }
 
-/// Signed corners, in the dims that are cut.
+/// The signed corners of boxes (tiling.h), in the dims that are cut.
 class Corners {
  public:
   explicit Corners(std::vector<size_t> dims) : dims_(std::move(dims)) {}
@@ -48,7 +48,8 @@ class Corners {
     }
   }
 
-  /// The first corner whose signs do not add up to 0: the element (of `ndim` dims) and the sum; sum 0 if there is none.
+  /// The first corner whose signs do not add up to 0, as the element (of `ndim` dims) and the sum. The sum is 0 if
+  /// there is no such corner.
   std::pair<Shape, int> first_remainder(size_t ndim) const {
     const size_t width = dims_.size();
     const auto place = [&](size_t corner) { return places_.begin() + static_cast<std::ptrdiff_t>(corner * width); };

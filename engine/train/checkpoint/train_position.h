@@ -8,12 +8,14 @@
 
 namespace trainctl {
 
-/// Tells where a run resumes: what is known about the steps before it, besides the state of the arena.
+/// The position at which a run resumes: everything that is known about the steps before it, apart from the state in the
+/// arena.
 struct TrainPosition {
   int64_t step = 0;  ///< the next step, from 0 over the whole run
   EpochSums epoch;   ///< sums over the steps of its epoch before it
   bool is_finite = true;
-  /// `values`: those of the validation that followed that step, if any; `best`: best of all validations before `step`.
+  /// `values` are the results of the validation that followed that step, if there was one. `best` has the best values
+  /// of all validations before `step`.
   ValidationReport validation;
   LossScaleState loss_scale = {};
 };

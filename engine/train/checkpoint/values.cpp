@@ -17,8 +17,8 @@ double load(const uint8_t* at) {
   return static_cast<double>(value);
 }
 
-/// sign, exponent, mantissa. `has_infinity`: the largest exponent is for infinities and nans; else only its last value
-/// is a nan.
+/// The value of a float with a sign, `exponent_bits` and `mantissa_bits`. With `has_infinity` the largest exponent is
+/// for infinities and nans; otherwise only the largest bit pattern is a nan.
 double small_float(uint32_t bits, int exponent_bits, int mantissa_bits, bool has_infinity) {
   const uint32_t mantissa = bits & ((1u << mantissa_bits) - 1), most = (1u << exponent_bits) - 1;
   const uint32_t exponent = bits >> mantissa_bits & most;

@@ -107,7 +107,8 @@ class Verifier {
                              expected.size()));
   }
 
-  /// Checks a file without pieces, which train.checkpoint.integrated leaves: no tensor is stored in it alone.
+  /// Checks a file without pieces, as train.checkpoint.integrated writes it. Its tensors are also stored in other
+  /// files.
   void check_whole_tensors(const std::string& name) const {
     const SafetensorsFile file(path_of(name));
     std::unordered_map<std::string, const StoredTensor*> tensors;

@@ -14,16 +14,16 @@ struct Verification {
   int files = 0;
 };
 
-/// Reads checkpoint.json, whose last line is its own checksum, then every byte of every file that it lists, and the
-/// headers of the safetensors files: each piece of the manifest must be there with its type and shape, and nothing
-/// else. A safetensors file without pieces (train.checkpoint.integrated) has whole tensors of the manifest. Never
-/// throws for what is wrong with the checkpoint.
+/// Reads checkpoint.json, whose last line is its own checksum, and every byte of every file that it lists. The header
+/// of a safetensors file must have exactly the pieces of the manifest, with their types and shapes. A safetensors file
+/// without pieces (train.checkpoint.integrated) has whole tensors of the manifest. Defects of the checkpoint are
+/// returned, not thrown.
 Verification verify_checkpoint(const std::string& directory);
 
-/// Notes in the directory (.verified) that the checkpoint with this checkpoint.json was found whole. False if nothing
-/// can be written there.
+/// Records in the directory (.verified) that the checkpoint with this checkpoint.json was found complete. Returns false
+/// if the directory is not writable.
 bool record_verified(const std::string& directory);
-/// Takes the note back.
+/// Removes the file .verified.
 void forget_verified(const std::string& directory);
 bool is_recorded_verified(const std::string& directory, std::string_view checksum);
 

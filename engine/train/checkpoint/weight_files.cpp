@@ -34,8 +34,8 @@ constexpr const char* kConvert =
     "sys.argv[2])' "
     "IN.bin OUT.safetensors";
 
-/// A pickle, or the zip archive in which torch puts one. A safetensors file begins with a length, whose bytes may be
-/// those of a pickle (80 02 is 640), and then a brace.
+/// Returns whether the file is a pickle, or the zip archive in which torch stores one. A safetensors file begins with a
+/// length, whose bytes may look like a pickle (80 02 is the length 640), but the length is followed by a brace.
 bool is_of_torch(const std::string& path) {
   const InputFile file(path);
   std::array<uint8_t, 9> start{};

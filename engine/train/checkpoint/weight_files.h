@@ -18,15 +18,15 @@ namespace trainctl {
 
 class WeightFiles {
  public:
-  /// A file, an index, or a folder that has model.safetensors or its index. Throws EnvError, which says for files of
-  /// torch how to convert them.
+  /// `path` is a file, an index, or a folder that has model.safetensors or its index. Throws EnvError; for files of
+  /// torch the message says how to convert them.
   explicit WeightFiles(const std::string& path);
 
   const std::string& path() const { return path_; }
   /// MXFP4 weights X are listed as X, in place of X_blocks and X_scales (mxfp4.h).
   const std::vector<std::string>& names() const { return names_; }
-  /// 32 hexadecimal digits of the names, types and shapes of all tensors, and of the first and last bytes of each:
-  /// another model has others, however the tensors are divided into files.
+  /// A digest in 32 hexadecimal digits of the names, types and shapes of all tensors, and of the first and last bytes
+  /// of each. It does not depend on how the tensors are divided into files.
   std::string fingerprint() const;
   const SafetensorsEntry* find(const std::string& name) const;  ///< null if there is none
   /// Elements [first, first + count) as f32. Throws EnvError if the type has no numbers that fit.

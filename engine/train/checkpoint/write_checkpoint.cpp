@@ -1,4 +1,4 @@
-// One checkpoint, from the ranks' images to the name that publishes it.
+// Writes one checkpoint, from the ranks' images to the name that publishes it.
 #include "engine/train/checkpoint/write_checkpoint.h"
 
 #include <fmt/chrono.h>
@@ -77,7 +77,7 @@ class Tensors {
   std::vector<StoredTensor> all_;
 };
 
-/// The image is the file, byte for byte.
+/// Writes an image to a file, byte for byte.
 StoredFile write_image(const std::string& folder, const std::string& name, std::span<const uint8_t> image,
                        std::atomic<uint64_t>& progress, Disk& disk) {
   DiskFile file(folder + "/" + name, disk, FileCache::bypassed);
@@ -92,14 +92,15 @@ StoredFile write_image(const std::string& folder, const std::string& name, std::
   return {name, static_cast<int64_t>(image.size()), digest.digits()};
 }
 
-/// An image without any tensor is of changes too: a server without a row has no image.
+/// Returns whether an image has only the rows that have changed. An image without any tensor counts as one, because a
+/// server without any row has no image.
 bool is_of_changes(const SafetensorsHeader& header) {
   if (header.entries.empty()) return true;
   const auto slot = parse_table_slot(parse_piece_key(header.entries.front().name).slot);
   return slot && slot->is_changed;
 }
 
-/// All rows of a server, from the save before.
+/// The file with all rows of a server, from an earlier save.
 class EarlierRows {
  public:
   EarlierRows(const CheckpointDirectory& directory, const CheckpointFacts& facts)

@@ -1,4 +1,4 @@
-// One checkpoint, from the ranks' images to the name that publishes it.
+// Writes one checkpoint, from the ranks' images to the name that publishes it.
 #pragma once
 
 #include <atomic>
@@ -27,31 +27,32 @@ struct CheckpointFacts {
   std::string job;  ///< the resolved job, as YAML
 };
 
-/// By rank: the bytes of its file, as StateImage lays them out; empty: it has none. They are followed, by server, by
-/// those of the rows of tables, as servers::TableImage lays them out: all, or those that have changed since this
-/// attempt's last save, whose file of all is then linked.
+/// First, for each rank, the bytes of its file, as StateImage lays them out; empty if the rank writes no file. Then,
+/// for each server, the rows of its tables, as servers::TableImage lays them out. These are either all rows, or the
+/// rows that have changed since this attempt's last save; in the second case the earlier file with all rows is linked
+/// into the checkpoint.
 using Images = std::vector<std::span<const std::byte>>;
 
-/// An image has the rows that have changed since a save that no longer exists.
+/// Thrown if an image has only the rows that have changed since a save, and that save no longer exists.
 class EarlierSaveGone : public EnvError {
  public:
   using EnvError::EnvError;
 };
 
-/// The state has a nan or an infinity, and train.on_nan is stop: the checkpoint would take the place of one that can be
-/// trained on.
+/// Thrown if the state has a nan or an infinity and train.on_nan is stop. Such a checkpoint would take the place of one
+/// from which training can continue.
 class ImageNotFinite : public EnvError {
  public:
   using EnvError::EnvError;
 };
 
-/// Returns the path of what was published. Throws EnvError, and then nothing is. `progress` grows with the bytes that
-/// were written.
+/// Returns the path of the published checkpoint. If it throws EnvError, nothing has been published. `progress` grows
+/// with the bytes that were written.
 std::string write_checkpoint(CheckpointDirectory& directory, const PlannedJob& job, const CheckpointFacts& facts,
                              const Images& images, std::atomic<uint64_t>& progress, Disk& disk = real_disk());
 
-/// Adds the validation of its state to a checkpoint that was published before that validation ended. Throws EnvError,
-/// and then the checkpoint is as it was.
+/// Adds the results of a validation to a checkpoint that was published before this validation of its state ended. If it
+/// throws EnvError, the checkpoint is unchanged.
 void add_validation(const std::string& checkpoint, const PlannedJob& job, const SaveBoard::Position& position,
                     Disk& disk = real_disk());
 

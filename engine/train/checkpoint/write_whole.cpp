@@ -1,4 +1,4 @@
-// A checkpoint of many ranks as one file.
+// Writes a checkpoint of many ranks as one file.
 #include "engine/train/checkpoint/write_whole.h"
 
 #include <fmt/format.h>

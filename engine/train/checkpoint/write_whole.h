@@ -1,4 +1,4 @@
-// A checkpoint of many ranks as one file.
+// Writes a checkpoint of many ranks as one file.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace trainctl {
 
-/// Writes one safetensors file of whole tensors, each named by the piece_key of the whole; only those of `slots`, or
-/// all if it is empty. Needs a few MiB of memory, whatever the tensors' sizes. The file is there whole or not at all,
-/// and replaces one of this name. Throws EnvError.
+/// Writes one safetensors file of whole tensors, each named by the piece_key of the whole tensor. Writes only tensors
+/// of `slots`, or all tensors if `slots` is empty. Needs a few MiB of memory, whatever the sizes of the tensors. The
+/// file appears only when it is complete, and replaces an existing file of the same name. Throws EnvError.
 StoredFile write_whole(const Manifest& manifest, const std::string& directory, const std::string& path,
                        const std::vector<std::string>& slots = {}, Disk& disk = real_disk());
 

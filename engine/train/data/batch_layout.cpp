@@ -14,15 +14,15 @@
 namespace trainctl {
 namespace {
 
-/// Calls run(in_part, in_whole, length) for the stretches of a load's part that are contiguous in the sample data,
-/// where rows (dim 1) are stored by position.
+/// Calls run(in_part, in_whole, length) for each stretch of a load's part that is contiguous in the sample's data,
+/// where rows (dim 1) are stored by position. Offsets and lengths are in elements.
 template <class Run>
 void for_each_stretch(const Instruction& load, Run run) {
   const Operand& part = load.outputs[0];
   const int64_t rows = part.shape.size() > 1 ? part.global_shape[1] : 1;
   const RowOrder order = RowOrder::of(load.attrs, rows);
   if (order.piece == 0) return for_each_run(part.global_shape, part.global_offset, part.shape, run);
-  int64_t row = 1;  // elements
+  int64_t row = 1;  // Elements of one row.
   for (size_t d = 2; d < part.shape.size(); ++d) {
     check(part.shape[d] == part.global_shape[d], "rows that are not stored by position are whole");
     row *= part.shape[d];
@@ -89,7 +89,8 @@ void BatchLayout::order_documents(Scratch& scratch) const {
   order.permute_documents(rows);
 }
 
-/// The part of a batch that one load takes: which rows and elements of which field, and how they get into the block.
+/// Computes the part of a batch that one load takes: which rows and elements of which field, and how they get into the
+/// block.
 BatchLayout::Part BatchLayout::make_part(const Instruction& load, bool by_number, bool as_bytes, int64_t batch) const {
   Part part;
   part.load = &load;

@@ -23,10 +23,10 @@ struct BatchLayoutOptions {
   int micro_batches = 1;
   bool full_batch = false;  ///< read every row of a micro-batch, then slice, instead of only this rank's rows
   const BatchMixing* mixing = nullptr;  ///< mixup and cutmix; must outlive the layout
-  /// Label of rows that only fill a batch up: i32 labels have this value, f32 ones nan.
+  /// Label of the rows that only fill up a batch: i32 labels have this value, f32 labels are nan.
   std::optional<int32_t> no_label;
   std::vector<std::string> labels = {"label"};  ///< the sample fields that are labels
-  /// parallel.local_steps: the program's batch is this part of the rows of the batch.
+  /// With parallel.local_steps, the program's batch is part `replica` of `replicas` equal parts of the batch's rows.
   int replica = 0, replicas = 1;
 };
 
@@ -53,17 +53,20 @@ class BatchLayout {
   int64_t sample_bytes() const;
   Scratch make_scratch() const;
 
-  /// Writes sample numbers, for tensors whose samples are all kept on the device.
+  /// Writes sample numbers in place of data, for tensors whose samples are all kept on the device.
   void write_numbers(std::span<const int64_t> samples, std::byte* block) const;
-  /// Reads one row's sample to all its places. `is_own`: the row does not just fill up the batch.
+  /// Reads the sample of one row to all its places in the block. `is_own` is false for rows that only fill up the
+  /// batch.
   void read_row(int64_t row, int64_t sample, bool is_own, Scratch& scratch, std::byte* staging, std::byte* block) const;
-  /// Once all rows are read: mixes them, and cuts slices of other dims out of whole samples.
+  /// Called once all rows are read: mixes rows (mixup, cutmix), and cuts the parts of samples out of samples that were
+  /// read whole.
   void finish(const std::optional<BatchMixing::Drawn>& mix, Scratch& scratch, std::byte* staging,
               std::byte* block) const;
 
  private:
-  /// direct: the rows as they are, or as bytes that the device maps. converted: whole samples of another type. sliced:
-  /// parts of samples, staged in the load's type and cut in finish().
+  /// The ways in which the data of a load get into the block. by_number: only sample numbers are written. direct: rows
+  /// are copied as they are, or as bytes that the device maps. converted: whole samples are converted to another type.
+  /// sliced: whole samples are staged in the load's type, and finish() cuts the parts out of them.
   enum class Way : uint8_t { by_number, direct, converted, sliced };
 
   /// One `load` (or several of the same data), and how to fill it from the set's samples.
@@ -83,16 +86,18 @@ class BatchLayout {
     bool has(int64_t row) const { return row >= first_row && row < first_row + rows; }
   };
 
-  /// Ranks share the rows of a field: `documents_order_` is the order of its documents.
+  /// Used if ranks share the rows of a field: sets `documents_order_`, the order of the field's documents.
   void find_documents();
   void order_documents(Scratch& scratch) const;
   Part make_part(const Instruction& load, bool by_number, bool as_bytes, int64_t batch) const;
   void find_rows();
   /// The destination of a row of the field: its place in a direct part, or the scratch. Null: no part needs it.
   void* target(size_t field, int64_t row, Scratch& scratch, std::byte* staging, std::byte* block) const;
-  /// `no_label`: the row has no label, and this field is it.
+  /// Copies a row of the field from `from` to all parts that need it. `no_label`: the field is the label, and the row
+  /// has none.
   void spread(size_t field, int64_t row, const void* from, bool no_label, std::byte* staging, std::byte* block) const;
-  /// The buffer in which the sample of a row waits for the others: the mixed field, then the label.
+  /// The staging buffer in which the sample of a row waits until all rows to be mixed are read: first the mixed field,
+  /// then the label.
   std::byte* mixed_sample(size_t field, int64_t row, std::byte* staging) const;
   void mix_rows(const Part& part, const std::optional<BatchMixing::Drawn>& mix, Scratch& scratch, std::byte* staging,
                 std::byte* block) const;

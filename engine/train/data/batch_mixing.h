@@ -3,9 +3,9 @@
 //
 //   row i of the batch's field and label  <-  rows i and i + 1 (the last: and 0)
 //
-// Rows are those of the batch over all ranks and micro-batches, and what is drawn depends only on (seed, epoch, number
-// of the batch in it): the same bits under every plan and for any number of workers. A rank reads the row after each of
-// its parts too.
+// Rows are counted over all ranks and micro-batches. The random choices depend only on the seed, the epoch and the
+// number of the batch in it, so the bits are the same under every plan and for any number of workers. Besides the rows
+// of its parts, a rank also reads the row that follows each part.
 #pragma once
 
 #include <optional>
@@ -19,23 +19,23 @@ namespace trainctl {
 
 class BatchMixing {
  public:
-  /// The random choices for one batch. Nothing: it stays as it is.
+  /// The random choices for one batch. A batch without such choices stays as it is.
   struct Drawn {
     bool pastes = false;  ///< cutmix
     BatchMix mix;
   };
 
-  /// Null if the job has neither. `fields`: those of the set, after the transforms of its samples. SpecError at the
-  /// transform that does not fit, or at the label.
+  /// Null if the job has neither mixup nor cutmix. `fields` are those of the set after the transforms of its samples.
+  /// Throws SpecError at the transform that does not fit, or at the label.
   static std::optional<BatchMixing> of(const DatasetSpec& spec, const std::vector<SampleField>& fields);
 
-  /// By number: the field that is mixed, and the label. Both are f32.
+  /// The numbers of the mixed field and of the label. Both are f32.
   size_t field() const { return field_; }
   size_t label() const { return label_; }
   bool mixes(size_t field) const { return field == field_ || field == label_; }
 
   std::optional<Drawn> draw(SampleRng rng) const;
-  /// One row of field(), or of the label. `out` is not `other`.
+  /// Mixes one row of field(), or of the label. `out` must not be `other`.
   void mix_field(const Drawn& drawn, const float* own, const float* other, float* out) const;
   void mix_label(const Drawn& drawn, const float* own, const float* other, float* out) const;
 

@@ -30,7 +30,7 @@ BlockOrder::BlockOrder(int64_t size, int64_t block, uint64_t seed, uint64_t pass
       short_at_(static_cast<int64_t>(order_.place_of(static_cast<uint64_t>(blocks_ - 1)))),
       short_by_(blocks_ * block_ - size) {}
 
-/// The place at which the block at that position begins; at blocks_: size_.
+/// The place at which the block at this position of the order begins. For position blocks_ that is size_.
 int64_t BlockOrder::start_of(int64_t position) const {
   return position * block_ - (position > short_at_ ? short_by_ : 0);
 }

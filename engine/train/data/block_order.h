@@ -21,7 +21,7 @@ class BlockOrder {
   /// size and block: at least 1, size at most kMostPermuted. Depends only on (seed, pass).
   BlockOrder(int64_t size, int64_t block, uint64_t seed, uint64_t pass);
 
-  /// The number at that place, 0 <= place < size.
+  /// The sample at a place of the order, 0 <= place < size.
   int64_t at(int64_t place);
 
  private:
@@ -34,7 +34,7 @@ class BlockOrder {
   KeyedPermutation order_;  ///< order of the blocks
   int64_t short_at_;        ///< the position of the last block, which may be shorter
   int64_t short_by_;
-  // The window of the last call.
+  // Caches the window of the last call of at().
   int64_t window_ = -1, window_start_ = 0;
   std::optional<KeyedPermutation> within_;
 };

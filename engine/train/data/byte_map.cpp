@@ -36,7 +36,7 @@ void ByteMap::load(const void* bytes, DType type, void* to) const {
     SampleAtWork sample{.view = view_, .box = {}, .decoded = {}};
     sample.view.data = bytes;
     SampleRng none;
-    TransformScratch scratch;  // only a reversed sample needs some
+    TransformScratch scratch;  // Only a sample that is reversed left to right needs scratch memory.
     return step_.run(sample, static_cast<std::byte*>(to), none, scratch);
   }
   check(is_half(type), "floats of bytes are f32, bf16 or f16");

@@ -17,7 +17,8 @@ class ByteReader {
   ByteReader(const ByteReader&) = delete;
   ByteReader& operator=(const ByteReader&) = delete;
 
-  /// Fills `to` and returns the bytes read: fewer only at the end. Throws EnvError if gzip data are broken.
+  /// Fills `to` and returns the number of bytes read, which is smaller than `to` only at the end. Throws EnvError if
+  /// gzip data are damaged.
   size_t read(std::span<uint8_t> to);
   int64_t position() const { return position_; }  ///< position of the next byte, after inflating
   bool compressed() const { return compressed_; }

@@ -1,4 +1,4 @@
-// Data sets around another one: a cache, and what takes the place of broken samples.
+// Data sets that wrap another one: a cache, and a set that replaces broken samples.
 #include "engine/train/data/cached_set.h"
 
 #include <fcntl.h>
@@ -31,7 +31,7 @@ int64_t sample_bytes(const Dataset& set) {
   return bytes;
 }
 
-/// Memory that is zero, and takes room only where it is written.
+/// Zero-initialized memory that takes physical room only where it is written.
 class Pages {
  public:
   Pages(int64_t bytes, CachePlace place, int shared) : bytes_(static_cast<size_t>(std::max<int64_t>(bytes, 1))) {
@@ -66,7 +66,7 @@ class Pages {
                         name, format_bytes(bytes), format_bytes(room)));
     }
     const int file = open(name.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    // With its room set aside, a disk that fills up cannot end the process with SIGBUS.
+    // posix_fallocate reserves the room, so that a disk that fills up later cannot end the process with SIGBUS.
     const int error = file < 0 ? errno : posix_fallocate(file, 0, std::max<int64_t>(bytes, 1));
     if (error != 0) {
       if (file >= 0) close(file);
@@ -142,7 +142,7 @@ class Cached final : public Dataset {
   std::unique_ptr<Dataset> inner_;
   int64_t sample_bytes_;
   size_t fields_;
-  int64_t flags_bytes_;  ///< first a flag of each field of each sample, then the samples
+  int64_t flags_bytes_;  ///< The memory begins with a flag for each field of each sample; the samples follow.
   Pages pages_;
   std::vector<int64_t> offsets_;
 };

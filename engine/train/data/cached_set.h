@@ -1,4 +1,4 @@
-// Data sets around another one: a cache, and what takes the place of broken samples.
+// Data sets that wrap another one: a cache, and a set that replaces broken samples.
 #pragma once
 
 #include <memory>
@@ -7,21 +7,23 @@
 
 namespace trainctl {
 
-/// In the memory of the process, or in a file of the folder TMPDIR, which no other process sees and which is gone with
-/// the process.
+/// memory: in the memory of the process. disk: in a file in the folder TMPDIR that no other process sees, and that
+/// disappears with the process.
 enum class CachePlace : uint8_t { memory, disk };
 
-/// Bytes of all samples.
+/// Bytes that a cache of all samples of the set needs.
 int64_t cached_bytes(const Dataset& set);
 
-/// Keeps each sample after its first read, as it comes from `inner`. Throws EnvError if the disk has too little room.
-/// `shared`: an empty file in memory (memfd) that the ranks of a host have been given, for CachePlace::memory: what one
-/// of them has read no other one reads. It has no name, so nothing is left behind when they are killed. It stays the
-/// caller's. -1: each process keeps its own.
+/// Keeps each sample after its first read, as `inner` gives it. Throws EnvError if the disk has too little room.
+/// `shared` is for CachePlace::memory: an empty file in memory (memfd) that all ranks of a host have been given. A
+/// sample that one of these ranks has read is then not read again by another. The memfd has no name, so nothing is left
+/// behind when the ranks are killed. The caller keeps the ownership of the descriptor. With -1 each process has a cache
+/// of its own.
 std::unique_ptr<Dataset> keep_samples(std::unique_ptr<Dataset> inner, CachePlace place, int shared = -1);
 
-/// dataset.on_error: skip. A sample that cannot be read (EnvError) is counted, and another one, which depends on the
-/// seed and the sample's number alone, takes its place in every field: so every rank reads all fields of each sample.
+/// dataset.on_error: skip. A sample that cannot be read (EnvError) is counted, and another sample takes its place in
+/// every field. The choice of that sample depends only on the seed and the number of the broken one. All ranks must
+/// therefore read all fields of each sample.
 std::unique_ptr<Dataset> replace_broken(std::unique_ptr<Dataset> inner, uint64_t seed);
 
 }  // namespace trainctl

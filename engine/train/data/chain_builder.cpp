@@ -28,7 +28,7 @@ std::vector<double> numbers(const TransformSpec& spec, std::string_view name) {
   fail(spec, fmt::format("'{}' is not a number", name));
 }
 
-/// [from, to]; `otherwise` where the parameter is absent.
+/// A parameter that is a range [from, to]; `otherwise` if the parameter is absent.
 Range range(const TransformSpec& spec, std::string_view name, const Range& otherwise) {
   if (!spec.attrs.has(name)) return otherwise;
   const std::vector<double> ends = numbers(spec, name);
@@ -60,7 +60,7 @@ std::string shape_text(const Shape& shape) {
   return "[" + join(dims) + "]";
 }
 
-/// A value of elements that are u8 or f32.
+/// A value that the parameter gives for elements of u8 or f32.
 double value_for(const TransformSpec& spec, ElementType type) {
   const double value = spec.attrs.number("value", 0.0);
   const bool fits = type == ElementType::f32 || (value >= 0 && value <= 255 && value == std::floor(value));
@@ -114,7 +114,8 @@ void ChainBuilder::finish(bool keeps_bytes) {
   if (!is_written_ || may_be_reversed_) settle(true);
 }
 
-/// The chain continues as if the last pass did not exist, except for the shape.
+/// Leaves the last pass out, so that the result is bytes. The chain continues as if that pass did not exist, except for
+/// the shape.
 void ChainBuilder::leave_bytes() {
   const PixelPass last = *std::exchange(pass_, std::nullopt);
   const Shape& shape = type_.shape;
@@ -137,7 +138,7 @@ PixelPass& ChainBuilder::pass() {
 
 void ChainBuilder::to_f32() {
   if (type_.type == ElementType::f32) return;
-  pass().to = ElementType::f32;  // before the type changes: a pass begins with the type so far
+  pass().to = ElementType::f32;  // Set before the type changes, because a pass begins with the type so far.
   type_.type = ElementType::f32;
 }
 
@@ -171,8 +172,8 @@ void ChainBuilder::require_image(const TransformSpec& spec) const {
        layout_ == ChannelOrder::channels_first ? "move it before hwc2chw" : "");
 }
 
-/// Cuts that stay inside of the image, and flips, move before the pass at hand: it maps each value by itself, so it has
-/// the same bits then, on fewer values, and may become the last one, which a device can do.
+/// Adds a cut or a flip. If it stays inside the image, it moves before the current pass. The pass maps each value by
+/// itself, so the bits stay the same; it then maps fewer values, and may become the last pass, which a device can do.
 void ChainBuilder::cut_out(Choose choose, bool stays_inside) {
   if (stays_inside) return push(make_crop(std::move(choose), byte_size(pass_ ? pass_->from : type_.type)));
   flush();
@@ -336,7 +337,8 @@ void ChainBuilder::add_hwc2chw(const TransformSpec& spec) {
   if (type_.shape.size() != 3 || layout_ == ChannelOrder::channels_first)
     fail(spec, fmt::format("needs an image [h, w, c], but the sample is {}", shape_text(type_.shape)),
          layout_ == ChannelOrder::channels_first ? "hwc2chw may appear only once" : "");
-  pass().to_layout = ChannelOrder::channels_first;  // the pass begins with the layout so far
+  pass().to_layout = ChannelOrder::channels_first;  // Set before the layout changes, because the pass begins with the
+                                                    // layout so far.
   layout_ = ChannelOrder::channels_first;
   type_.shape = {type_.shape[2], type_.shape[0], type_.shape[1]};
 }

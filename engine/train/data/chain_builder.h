@@ -17,8 +17,9 @@ class ChainBuilder {
 
   /// Throws SpecError if the transform does not fit.
   void add(const TransformSpec& spec);
-  /// Makes sure that the last step writes the result, or changes one that is written. With `keeps_bytes` a last pass
-  /// from u8 to f32 is left out: the result is then u8 in the layout before it, and byte_map() says what is left.
+  /// Makes sure that the last step writes the result, or changes a result that an earlier step has written. With
+  /// `keeps_bytes` a last pass from u8 to f32 is left out: the result is then u8 in the layout before that pass, and
+  /// byte_map() describes the pass that was left out.
   void finish(bool keeps_bytes = false);
   std::shared_ptr<const ByteMap> byte_map() const { return byte_map_; }
 
@@ -47,7 +48,7 @@ class ChainBuilder {
   void add_tokenize_bytes(const TransformSpec& spec);
 
   void require_image(const TransformSpec& spec) const;
-  /// The size's dims are known before any sample is.
+  /// Returns whether the height and width are known without reading a sample.
   bool knows_size() const { return type_.shape[0] != kAnySize && type_.shape[1] != kAnySize; }
   ImageSize known_size() const { return {type_.shape[0], type_.shape[1]}; }
   void cut_out(Choose choose, bool stays_inside);
@@ -59,7 +60,8 @@ class ChainBuilder {
   void add_op(PixelOp op);
   void flush();
   void leave_bytes();
-  /// The sample is dense, in the order that it seems to have, and (`own`) in memory of the chain.
+  /// Makes the sample dense, with the layout that it has now. With `own`, its values are also in memory of the chain,
+  /// so that steps can change them in place.
   void settle(bool own);
   void push(SampleStep step);
 

@@ -40,7 +40,7 @@ void widen(FieldReport& report, const Shape& least, const Shape& most) {
   }
 }
 
-/// Results of one thread.
+/// Results of one thread, to be combined by report().
 struct Seen {
   int64_t samples = 0;
   std::vector<FieldReport> fields;
@@ -79,7 +79,7 @@ class Check {
         for (int64_t sample = first; sample < end; ++sample) look_at(sample, bytes, seen);
         progress(end - first, static_cast<int64_t>(seen.broken.size() - before));
       }
-    } catch (...) {  // no fault of a sample's
+    } catch (...) {  // The error is not the fault of a sample.
       const std::lock_guard lock(mutex_);
       if (!failure_) failure_ = std::current_exception();
       stopped_ = true;
@@ -102,7 +102,7 @@ class Check {
     }
   }
 
-  /// Requires that a run can convert the values to i32 for the network.
+  /// Requires that a run can convert the integers of the field to i32, which the network reads.
   void require_i32(const SourceField& field, const FieldBytes& bytes, int64_t sample) const {
     if (field.encoding == Encoding::image || field.type != ElementType::i64) return;
     const auto count = static_cast<int64_t>(bytes.size()) / byte_size(field.type);
@@ -193,7 +193,8 @@ class Check {
   std::string where(int64_t sample) const {
     try {
       return source_.where(sample);
-    } catch (const EnvError& error) {  // the file that would say so is broken, too
+    } catch (const EnvError& error) {  // If the name of the sample cannot be read, the file that has the name is broken
+                                       // too.
       return error.what();
     }
   }

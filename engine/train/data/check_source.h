@@ -21,7 +21,7 @@ struct BrokenSample {
 
 inline constexpr size_t kMostCountedValues = 65'536;
 
-/// Report of one field, over the samples that could be read.
+/// Report on one field, over the samples that could be read.
 struct FieldReport {
   int64_t least_bytes = 0, most_bytes = 0, total_bytes = 0;
   Shape least, most;                   ///< decoded images: the smallest and largest of each dim
@@ -42,12 +42,12 @@ struct CheckOptions {
   size_t most_listed = 100;  ///< most broken samples that are listed
   /// The size of a decoded image. Throws EnvError if it is broken. If there is none, images are only read.
   std::function<Shape(std::span<const std::byte>)> image_shape;
-  /// Called by one thread at a time, with the number of samples read so far, and of broken ones among them. False stops
-  /// the check.
+  /// Called by one thread at a time with the number of samples read so far, and the number of broken samples among
+  /// them. If it returns false, the check stops.
   std::function<bool(int64_t done, int64_t broken)> on_progress;
 };
 
-/// The report is the same for any number of threads, if it is not stopped.
+/// Unless the check is stopped, the report is the same for any number of threads.
 SourceReport check_source(const Source& source, const CheckOptions& options);
 
 }  // namespace trainctl

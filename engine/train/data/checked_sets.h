@@ -19,13 +19,13 @@ struct CheckedSet {
 /// Returns the set itself, or the sources of a mixture. `spec` must outlive them.
 std::vector<CheckedSet> checked_sets(const DatasetSpec& spec, uint64_t seed, const std::string& section);
 
-/// True if its samples are read from files.
+/// True if the set's samples are read from files.
 bool is_of_files(const DatasetSpec& set);
-/// True if a path, also one of a mixture's sources, is in an object store.
+/// True if a path of the set, or of a source of a mixture, is in an object store.
 bool reads_store(const DatasetSpec& set);
 
-/// True if the job's validation must be checked, too: it reads files of its own. Generated sets draw the samples of a
-/// validation from the same range as those of the training.
+/// True if the job's validation must be checked too, because it reads files of its own. Generated sets need no second
+/// check: they draw the samples of the validation from the same range as those of the training.
 bool has_own_samples(const PlannedJob& job);
 
 }  // namespace trainctl

@@ -32,7 +32,7 @@ class ClassTextSet final : public Dataset {
 
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   int64_t memory_bytes() const { return index_.memory_bytes(); }
-  /// Throws EnvError, with its place, if the line has none.
+  /// The class of the sample. Throws EnvError, with the place of the line, if the line has no class.
   int32_t label(int64_t sample) const;
 
   static DataShapes shapes_of(const DatasetSpec& spec);

@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-/// [0, 1) with 32 bits.
+/// Maps a 32-bit random word to [0, 1).
 double unit(uint32_t word) { return static_cast<double>(word) * 0x1p-32; }
 
 class Clicks final : public Dataset {
@@ -45,7 +45,8 @@ class Clicks final : public Dataset {
     return static_cast<float>(2.0 * unit(word(data_key_, element, sample)) - 1.0);
   }
 
-  /// The inverse of the distribution function of x^-zipf on [1, vocab + 1), rounded down.
+  /// Draws an id by Zipf's law: applies the inverse of the distribution function with density proportional to x^-zipf
+  /// on [1, vocab + 1), and rounds down.
   int32_t id_of(int64_t sample, int64_t element) const {
     const double u = unit(word(ids_key_, element, sample)), end = static_cast<double>(vocab_ + 1), power = 1 - zipf_;
     const double x =

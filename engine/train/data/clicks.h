@@ -5,8 +5,8 @@
 //   label  i32              1: a click, with probability sigmoid(2 * (s / sqrt(ids) + data[0])), where s is the
 //                           sum of the weights of the ids
 //
-// A validation has different samples than the training. The weights of ids depend on the seed and are uniform in
-// [-1.7, 1.7): a network can learn them.
+// The validation has other samples than the training. Each id has a weight, uniform in [-1.7, 1.7), that depends on the
+// seed; a network can learn these weights.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Samples drawn side by side, as a network sees them.
+// Draws samples side by side, as a network sees them.
 #include "engine/train/data/contact_sheet.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kGap = 2;  ///< pixels
+constexpr int64_t kGap = 2;  ///< Gap between two pictures, in pixels.
 constexpr uint8_t kGapGrey = 64;
 
 bool has_channels(int64_t size) { return size == 1 || size == 3; }

@@ -8,14 +8,14 @@
 
 namespace trainctl {
 
-/// Returns whether a sample's field is a picture: [h, w, 1 or 3], or [1 or 3, h, w].
+/// Returns whether a field of this shape is a picture: [h, w, 1 or 3], or [1 or 3, h, w].
 bool is_picture(const Shape& shape);
 
 /// Pictures in rows, with a gap between them. Each is stretched so that its smallest value is black and its largest is
 /// white: transforms may have left any range.
 class ContactSheet {
  public:
-  /// `shape`: is_picture. `count`: pictures, at least 1.
+  /// `shape` is that of a picture (is_picture). `count` is the number of pictures, at least 1.
   ContactSheet(const Shape& shape, int64_t count);
   void draw(int64_t number, std::span<const float> picture);
   const ImageView& image() const { return image_.view(); }

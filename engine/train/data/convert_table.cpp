@@ -1,4 +1,4 @@
-// `trainctl data convert`: the rows of files to a file of another format.
+// `trainctl data convert`: converts the rows of files to a file of another format.
 #include "engine/train/data/convert_table.h"
 
 #include <fmt/format.h>
@@ -83,7 +83,8 @@ class SourceTable final : public TableFile {
   std::vector<TableColumn> columns_;
 };
 
-/// Fields of arrays in a file are all of them, by their own names.
+/// Opens a file that open_table_file() does not read: a text table, a tar shard, or an array file, whose arrays all
+/// become columns under their own names.
 std::unique_ptr<TableFile> open_other(const std::string& path) {
   if (path.ends_with(".csv") || path.ends_with(".tsv")) return open_csv_table(path);
   if (path.ends_with(".tar")) return table_of_source(open_tar({.paths = {path}, .label_type = ElementType::i64}));

@@ -1,4 +1,4 @@
-// `trainctl data convert`: the rows of files to a file of another format.
+// `trainctl data convert`: converts the rows of files to a file of another format.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,13 @@
 
 namespace trainctl {
 
-/// The samples of a source as rows: images are bytes, arrays numbers, bytes of any length texts or bytes.
+/// Presents the samples of a source as the rows of a table. Images become bytes, arrays become numbers, and bytes of
+/// any length become text or bytes.
 std::unique_ptr<TableFile> table_of_source(std::shared_ptr<const Source> source);
 
-/// Opens what `trainctl data` commands accept as files: tables and their folders, text tables, tar shards, npz and
-/// safetensors files, and folders of images, in the order of the patterns. SpecError or EnvError if they cannot be
-/// read.
+/// Opens everything that `trainctl data` commands accept as files: tables and their folders, text tables, tar shards,
+/// npz and safetensors files, and folders of images, in the order of the patterns. Throws SpecError or EnvError if they
+/// cannot be read.
 std::vector<std::unique_ptr<TableFile>> open_tables(const std::vector<std::string>& patterns);
 
 struct ConvertOptions {
@@ -30,8 +31,8 @@ struct ConvertResult {
   std::vector<TableColumn> columns;
 };
 
-/// The columns are those of the first table; all others need the same. Throws EnvError for a row that cannot be read or
-/// written; then nothing is left of the output.
+/// Writes the columns of the first table; all other tables need the same columns. Throws EnvError for a row that cannot
+/// be read or written, and then leaves no output behind.
 ConvertResult convert_tables(const std::vector<std::unique_ptr<TableFile>>& tables, const ConvertOptions& options);
 
 }  // namespace trainctl

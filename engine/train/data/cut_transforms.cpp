@@ -9,8 +9,8 @@
 namespace trainctl {
 namespace {
 
-/// Number of transforms of a field before the first random one. hwc2chw stays with the transforms after it, which
-/// depend on it.
+/// Number of transforms of a field before the first random one, or before hwc2chw if that comes earlier: hwc2chw stays
+/// with the transforms after it, which depend on its layout.
 size_t fixed_transforms(const std::vector<TransformSpec>& all) {
   size_t count = 0;
   while (count < all.size() && !has_random_transforms({all[count]}) && all[count].name != "hwc2chw") ++count;
@@ -26,7 +26,8 @@ struct FieldChain {
   bool may_keep_bytes = false;
 };
 
-/// Elementwise maps are cut off too, because bytes before them need less memory than their results.
+/// Cuts the transforms of a field in two. Elementwise maps right before the cut move behind it, because the bytes
+/// before them need less memory than their results.
 FieldChain chain_of(const std::string& field, const std::vector<SourceField>& from, const DatasetSpec& spec) {
   FieldChain chain;
   chain.field = field;
@@ -127,7 +128,7 @@ std::optional<CutTransforms> cut_at_first_random(const std::vector<SourceField>&
                                bytes == FieldWays::Bytes::stay && chain.may_keep_bytes);
     }
     return cut;
-  } catch (const SpecError&) {  // no fixed shape
+  } catch (const SpecError&) {  // The field has no fixed shape.
     return {};
   }
 }

@@ -14,18 +14,19 @@
 namespace trainctl {
 
 struct CutTransforms {
-  FieldWays before;                                    ///< draws nothing; each field has one shape
+  FieldWays before;                                    ///< The transforms before the cut, none of which is random; each
+                                                       ///< field has one shape.
   std::vector<std::optional<SampleTransforms>> after;  ///< by field; null: none
 };
 
 /// Null if caching would be useless, because some field of the samples has no fixed shape before its first random
-/// transform, such as photos that are first cropped at random. `bytes` applies to `after`. Cached fields are floats if
-/// transforms that are not random produced floats.
+/// transform, such as photos that are first cropped at random. `bytes` applies to `after`. A cached field has floats if
+/// its transforms before the cut produce floats.
 std::optional<CutTransforms> cut_at_first_random(const std::vector<SourceField>& from, const DatasetSpec& spec,
                                                  FieldWays::Bytes bytes = FieldWays::Bytes::become_floats);
 
-/// The samples of `inner`, which are those of CutTransforms::before, and then `after`. `fields`: of the result,
-/// whose types are those of `after`.
+/// Applies `after` to the samples of `inner`, which are the samples of CutTransforms::before. `fields` are the fields
+/// of the result.
 std::unique_ptr<Dataset> continue_samples(std::unique_ptr<Dataset> inner, std::vector<SampleField> fields,
                                           std::vector<std::optional<SampleTransforms>> after);
 

@@ -1,4 +1,4 @@
-// Opens the kind of set that a job has, with the layers around it: one replaces broken samples, one is a cache.
+// Opens the data set of a job, and wraps it in the sets that replace broken samples and cache samples.
 #include "engine/train/data/dataset.h"
 
 #include <algorithm>
@@ -57,7 +57,8 @@ DataShapes shapes_of(const std::vector<SampleField>& fields) {
   return shapes;
 }
 
-/// Returns whether samples that are the same in each pass are kept, if `bytes` for all of them are not too many.
+/// Returns whether samples are cached: they must be the same in each pass, and all of them together, `bytes`, must not
+/// be too many.
 bool is_kept(const DatasetSpec& spec, const FieldWays& ways, int64_t bytes) {
   if (spec.cache == "none") return false;
   if (spec.cache != "auto") return true;
@@ -80,7 +81,7 @@ std::unique_ptr<Dataset> open_source_set(const DatasetSpec& spec, uint64_t seed,
         set = continue_samples(kept(std::move(before), spec, shared_cache), ways.fields, std::move(cut->after));
     }
     if (!set) set = std::make_unique<SourceSet>(source, std::move(ways));
-    // Around the cache: what takes a broken sample's place draws its own random numbers.
+    // This set is outside the cache, because the sample that replaces a broken one draws its own random numbers.
     return skips ? replace_broken(std::move(set), seed) : std::move(set);
   }
   auto plain = std::make_unique<SourceSet>(source, std::move(ways));
@@ -90,7 +91,7 @@ std::unique_ptr<Dataset> open_source_set(const DatasetSpec& spec, uint64_t seed,
   return keep ? kept(std::move(set), spec, shared_cache) : std::move(set);
 }
 
-/// Scratch memory of one worker.
+/// Bytes of the scratch memory of one worker.
 int64_t scratch_bytes(const FieldWays& ways) {
   int64_t most = 0;
   for (const FieldWay& way : ways.ways) {
@@ -101,7 +102,8 @@ int64_t scratch_bytes(const FieldWays& ways) {
   return capped_product({most, int64_t{2}, int64_t{sizeof(float)}});
 }
 
-/// Samples are mapped from files or generated, so a rank's only memory for them is the order of the samples.
+/// The header of a set whose samples are mapped from files or generated. A rank then needs memory only for the order of
+/// the samples.
 DataHeader without_files(DataShapes shapes, int64_t samples) { return {std::move(shapes), samples}; }
 
 DataHeader header_of(const std::vector<SourceField>& fields, int64_t samples, int64_t kept_bytes,
@@ -117,14 +119,14 @@ DataHeader mnist_header(const DatasetSpec& spec) {
                    capped_product(files.size, num_elements(files.sample_shape) + 1), spec);
 }
 
-/// For a set whose samples are lines of JSON Lines.
+/// The header of a set whose samples are lines of JSON Lines.
 template <class Set>
 DataHeader header_of_lines(const DatasetSpec& spec) {
   const Set set(spec);
   return {Set::shapes_of(spec), set.size(), set.memory_bytes()};
 }
 
-/// For rows of documents.
+/// The header of a set whose rows are made of documents.
 DataHeader header_of_documents(const DatasetSpec& spec, uint64_t seed) {
   const DocumentSet set(spec, seed);
   DataHeader header{DocumentSet::shapes_of(spec), set.size(), set.memory_bytes()};
@@ -165,8 +167,8 @@ DataHeader read_files_header(const DatasetSpec& spec, uint64_t seed) {
   return header;
 }
 
-/// Opens a data set without noise, batch transforms and limits; `shared_cache` is a descriptor of memory for its
-/// samples, or -1.
+/// Opens a data set without noise, batch transforms and limits. `shared_cache` is a descriptor of memory for a cache
+/// that ranks share, or -1.
 std::unique_ptr<Dataset> open_plain_set(const DatasetSpec& spec, uint64_t seed, int shared_cache) {
   if (spec.is_mix()) return open_mixed_set(spec, seed);
   object_store::set_cache_limit(spec.store_cache);
@@ -175,7 +177,7 @@ std::unique_ptr<Dataset> open_plain_set(const DatasetSpec& spec, uint64_t seed, 
     if (cached_bytes(*set) > most_cached_bytes()) return set;
     return keep_samples(std::move(set), CachePlace::memory, shared_cache);
   }
-  // The system keeps the pages of tokens: a cache of samples would save nothing.
+  // The system's page cache already keeps the tokens, so a cache of samples would save nothing.
   if (spec.has_documents()) return std::make_unique<DocumentSet>(spec, seed);
   if (spec.type == "preference") return std::make_unique<PreferenceSet>(spec);
   if (spec.has_tokens()) return std::make_unique<Tokens>(spec);

@@ -13,8 +13,8 @@ namespace trainctl {
 /// The number of a document's adapter. Throws SpecError (adapters.field), which names the document.
 int32_t adapter_of_document(const DatasetSpec& spec, const DocumentIndex& index, int64_t document);
 
-/// The number of each document's adapter; 0 for documents that are not `used`. An empty `used` means that all are used.
-/// Empty if the set has no adapters. SpecError as above.
+/// The number of each document's adapter; 0 for documents that are not `used`. An empty `used` means that all documents
+/// are used. The result is empty if the set has no adapters. Throws the same SpecError as adapter_of_document.
 std::vector<int32_t> adapters_of_documents(const DatasetSpec& spec, const DocumentIndex& index,
                                            const std::vector<bool>& used);
 

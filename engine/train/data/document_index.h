@@ -14,7 +14,7 @@
 
 namespace trainctl {
 
-/// Errors of the data are errors of the job, which names the data.
+/// Calls a function, and turns its EnvError into an error of the job, because the job names the data.
 template <class F>
 auto of_the_document_job(const char* field, F&& read) {
   try {
@@ -26,16 +26,16 @@ auto of_the_document_job(const char* field, F&& read) {
 
 class DocumentIndex {
  public:
-  /// Reads the files to find their lines. Rows of tables have only these `columns`; empty: all. Throws EnvError if a
-  /// file cannot be read.
+  /// Reads the files to find their lines. From rows of tables only these `columns` are read; if `columns` is empty, all
+  /// are. Throws EnvError if a file cannot be read.
   explicit DocumentIndex(const std::vector<std::string>& files, std::vector<std::string> columns = {});
 
   int64_t size() const { return static_cast<int64_t>(places_.size()); }
-  /// The text, a line of JSON Lines, or a row of a table as JSON.
+  /// The document: the whole text, a line of JSON Lines, or a row of a table as JSON.
   std::string read(int64_t document) const;
   bool is_json(int64_t document) const { return files_[place(document).file].is_json; }
   void expect(int64_t document) const;
-  /// "talks.jsonl:12".
+  /// The place of the document for messages, such as "talks.jsonl:12".
   std::string where(int64_t document) const;
   int64_t memory_bytes() const;
 

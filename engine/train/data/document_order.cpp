@@ -1,4 +1,4 @@
-// The order of a sample's documents, if ranks share its rows (ops/row_order.h).
+// Chooses the order of a sample's documents if ranks share its rows (ops/row_order.h).
 #include "engine/train/data/document_order.h"
 
 #include <algorithm>
@@ -10,12 +10,13 @@ namespace trainctl {
 namespace {
 
 constexpr int kMostTrials = 300;
-constexpr int64_t kEnough = 50;  ///< the most work may exceed the mean by a 50th
+constexpr int64_t kEnough = 50;  ///< The search ends when the largest work of a rank exceeds the mean by at most a
+                                 ///< 50th.
 
-/// The keys that the first `rows` rows of a document see.
+/// The number of keys that the first `rows` rows of a document attend to.
 constexpr int64_t keys_of(int64_t rows) { return rows * (rows + 1) / 2; }
 
-/// Adds the work of a document at this position.
+/// Adds the work of a document that begins at row `begin` to the work of each rank.
 void add_work(int64_t begin, int64_t rows, const RowOrder& order, std::vector<int64_t>& work) {
   for (int64_t at = begin, end = begin + rows; at < end;) {
     const int64_t next = std::min(end, (at / order.piece + 1) * order.piece);
@@ -48,7 +49,7 @@ class Balancing {
   }
 
  private:
-  /// The most work of a rank, then the sum of the differences from the mean.
+  /// The largest work of a rank, then the sum of the differences from the mean. A smaller pair is more even.
   using Unevenness = std::pair<int64_t, int64_t>;
 
   Unevenness measure() {
@@ -77,7 +78,7 @@ class Balancing {
       std::rotate(at(to), at(from), at(from + 1));
   }
 
-  /// Numbers of a linear congruential generator with a fixed seed.
+  /// Returns the next number of a linear congruential generator with a fixed seed.
   uint32_t random() {
     state_ = state_ * 6364136223846793005u + 1442695040888963407u;
     return static_cast<uint32_t>(state_ >> 33);
@@ -119,7 +120,7 @@ DocumentOrder::DocumentOrder(std::span<const int32_t> documents, const RowOrder&
     }
     ++lengths.back();
   }
-  if (!are_starts) return;  // random data: not the rows of documents
+  if (!are_starts) return;  // The values are not the positions of documents: random data.
   int64_t at = 0;
   for (const int32_t document : balanced_documents(lengths, order)) {
     const auto d = static_cast<size_t>(document);

@@ -1,9 +1,9 @@
-// The order of a sample's documents, if ranks share its rows (ops/row_order.h).
+// Chooses the order of a sample's documents if ranks share its rows (ops/row_order.h).
 //
-// In causal attention a row costs as many keys as there are rows before it in its document, itself included. A rank has
-// the rows at fixed positions, so its work depends on which documents are there. Attention is within documents, so
-// their order changes no result, and a sample's documents are put in an order in which all ranks have about the same
-// work.
+// In causal attention the cost of a row is the number of rows before it in its document, itself included. A rank has
+// the rows at fixed positions, so its work depends on which documents are there. Attention stays within a document, so
+// the order of the documents changes no result. A sample's documents are therefore put into an order in which all ranks
+// have about the same work.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,24 @@
 
 namespace trainctl {
 
-/// By rank: the number of keys that its rows see, for consecutive documents with these numbers of rows.
+/// The work of each rank, as the number of keys that its rows attend to, for consecutive documents with these numbers
+/// of rows.
 std::vector<int64_t> work_of_ranks(std::span<const int64_t> lengths, const RowOrder& order);
 
-/// A permutation of the documents: the work of the rank that has most is near the mean, or as near as a short search
-/// finds. Depends only on its arguments, so that all ranks that share a sample find the same.
+/// A permutation of the documents that brings the work of the busiest rank near the mean, or as near as a short search
+/// finds. It depends only on the arguments, so all ranks that share a sample find the same one.
 std::vector<int32_t> balanced_documents(std::span<const int64_t> lengths, const RowOrder& order);
 
-/// The rows of a sample in the order of balanced_documents().
+/// Puts the rows of a sample into the order of balanced_documents().
 class DocumentOrder {
  public:
-  /// `documents`: for each row, the index of its document's first row. Rows keep their order if it is not that.
+  /// `documents` has, for each row, the index of its document's first row. If the values are not of this form, the rows
+  /// keep their order.
   DocumentOrder(std::span<const int32_t> documents, const RowOrder& order);
 
-  /// Puts the rows of a field, each of `row_bytes`, in that order. `scratch` has room for them.
+  /// Puts the rows of a field, each of `row_bytes` bytes, into the new order. `scratch` has room for all rows.
   void permute(std::byte* rows, int64_t row_bytes, std::byte* scratch) const;
-  /// The same for the field of documents, whose values change with it.
+  /// The same for the field `documents` itself, whose values are adapted to the new positions.
   void permute_documents(std::span<int32_t> documents) const;
 
  private:

@@ -34,9 +34,10 @@ const char* messages_or_text(const DatasetSpec& spec) { return spec.type == "cha
 /// Tokenizes one document of a set at a time.
 class DocumentTokenizer {
  public:
-  /// SpecError (dataset.tokenizer) if the tokenizer or the chat template cannot be read.
+  /// Throws SpecError (dataset.tokenizer) if the tokenizer or the chat template cannot be read.
   explicit DocumentTokenizer(const DatasetSpec& spec);
-  /// `marked`: the trained tokens. EnvError, without the place of the document, if it does not suit the set.
+  /// Tokenizes a document and marks the tokens that are trained. Throws EnvError, without the place of the document, if
+  /// the document does not suit the set.
   MarkedTokens tokenize(const std::string& document, bool is_json, WordCache& cache) const;
 
  private:
@@ -77,7 +78,8 @@ std::vector<std::string> document_files(const DatasetSpec& spec) {
   return list_table_files(spec.paths, "dataset.path");
 }
 
-/// The columns of tables that the documents are made of; empty: all, which a filter or a chat template may read.
+/// The columns of tables from which documents are made. Empty means all columns, because a filter or a chat template
+/// may read any.
 std::vector<std::string> columns_of(const DatasetSpec& spec) {
   if (spec.type != "text" || !spec.filter.empty()) return {};
   std::vector<std::string> columns = {spec.json_field.empty() ? messages_or_text(spec) : spec.json_field};
@@ -85,7 +87,7 @@ std::vector<std::string> columns_of(const DatasetSpec& spec) {
   return columns;
 }
 
-/// The scalar fields of an object, those of objects in it as outer_inner.
+/// Adds the scalar fields of an object. A field of an object within it gets the name outer_inner.
 void add_fields(const nlohmann::json& object, const std::string& prefix, Names& names) {
   for (const auto& [key, value] : object.items()) {
     const std::string name = prefix + key;
@@ -101,7 +103,7 @@ void add_fields(const nlohmann::json& object, const std::string& prefix, Names& 
   }
 }
 
-/// Returns whether dataset.filter is true for a document. SpecError (dataset.filter), which names the document.
+/// Returns whether dataset.filter is true for a document. Throws SpecError (dataset.filter), which names the document.
 bool passes(const std::string& filter, const std::string& document, bool is_json, int64_t tokens,
             const std::string& where) {
   Names names;
@@ -123,7 +125,7 @@ bool passes(const std::string& filter, const std::string& document, bool is_json
   }
 }
 
-/// The tokenizer is opened only if the cache does not have the tokens.
+/// Returns the tokens of all documents. The tokenizer is opened only if the cache does not have the tokens.
 TokenCache tokens_of_documents(const DatasetSpec& spec, const DocumentIndex& index) {
   if (index.size() == 0) throw SpecError({}, "dataset.path", "the files contain no documents");
   const std::string key = of_the_document_job("dataset.tokenizer", [&] {
@@ -159,7 +161,7 @@ std::vector<std::vector<DocumentPart>> pack_rows(const std::vector<DocumentPart>
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return parts[a].positions() > parts[b].positions(); });
-  std::multimap<int64_t, size_t> by_room;  // rows by their room
+  std::multimap<int64_t, size_t> by_room;  // The rows by the room that they have left.
   std::vector<std::vector<size_t>> rows;
   for (const size_t i : order) {
     auto found = by_room.lower_bound(parts[i].positions());
@@ -243,15 +245,15 @@ namespace {
 
 constexpr int32_t kFimMarks = 3;
 
-/// The names that models use for the tokens before the prefix, the suffix and the middle.
+/// The names by which known models call the tokens before the prefix, the suffix and the middle.
 const std::vector<std::array<const char*, 3>> kKnownFimTokens = {
     {"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},       {"<fim-prefix>", "<fim-suffix>", "<fim-middle>"},
     {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"}, {"<PRE>", "<SUF>", "<MID>"},
     {"\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>"},
 };
 
-/// The tokens for fill-in-the-middle: those of the job, or the first known ones that the tokenizer has; and how many
-/// tokens it adds before and after a text.
+/// The tokens for fill-in-the-middle: those that the job names, or the first known names that the tokenizer has. Also
+/// finds how many tokens the tokenizer adds before and after a text.
 FimTokens fim_tokens_of(const DatasetSpec& spec) {
   const auto tokenizer = of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); });
   std::vector<std::array<std::string, 3>> candidates;
@@ -328,7 +330,7 @@ DocumentSet::DocumentSet(const DatasetSpec& spec, uint64_t seed)
     for (const DocumentPart& part : parts) rows_.push_back({part});
 }
 
-/// The documents that are neither filtered nor duplicates; empty: all are.
+/// For each document, whether it is neither filtered out nor a duplicate. Empty: all documents are used.
 std::vector<bool> DocumentSet::find_used(const DatasetSpec& spec) {
   if (spec.filter.empty() && !spec.deduplicate) return {};
   std::vector<bool> used(static_cast<size_t>(tokens_.size()), true);
@@ -365,7 +367,8 @@ std::vector<DocumentPart> DocumentSet::make_parts(const std::vector<bool>& used)
   return parts;
 }
 
-/// Documents of fewer tokens than there are parts stay as they are.
+/// Returns whether a document is rearranged for fill-in-the-middle. Documents that have fewer tokens than there are
+/// parts are not.
 bool DocumentSet::is_rearranged(int64_t document) const {
   if (fim_ <= 0 || tokens_.document(document).size() < fim_tokens_.front + fim_tokens_.back + kFimMarks) return false;
   const auto number = static_cast<uint64_t>(document);
@@ -460,7 +463,7 @@ void DocumentSet::read(int64_t sample, ReadState& state, SampleOutputs to) const
   for (const DocumentPart& part : parts_of_row(sample)) {
     const DocumentTokens tokens = tokens_.document(part.document);
     const auto start = static_cast<int32_t>(at);
-    if (adapters != nullptr)  // the next part, and the rest of the row, overwrite what follows this one
+    if (adapters != nullptr)  // The next part, and the rest of the row, overwrite the values after this part.
       std::fill(adapters + (packs_ ? at : 0), adapters + (packs_ ? length_ : 1), adapter_of(part.document));
     if (part.added > 0) {
       read_rearranged(part, state, data == nullptr ? nullptr : data + at, label == nullptr ? nullptr : label + at);
@@ -501,7 +504,7 @@ DocumentSet::Summary DocumentSet::summarize() const {
   }
   for (int64_t d = 0; d < index_.size(); ++d) {
     const DocumentTokens tokens = tokens_.document(d);
-    if (!filter_.empty() && tokens.size() == 0) continue;  // it is left out
+    if (!filter_.empty() && tokens.size() == 0) continue;  // The filter has left the document out.
     const bool is_truncated = !splits_ && tokens.size() - 1 > length_;
     summary.truncated += is_truncated ? 1 : 0;
     if (tokens.count_trained(1, is_truncated ? length_ + 1 : tokens.size()) > 0) continue;

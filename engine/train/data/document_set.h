@@ -39,8 +39,8 @@ struct DocumentPart {
   int64_t positions() const { return count + added; }
 };
 
-/// Packs parts into rows of `length` positions: the longest first, each into the row with the least room that has
-/// enough. Rows, and the parts of a row, are in the order of the documents.
+/// Packs parts into rows of `length` positions. The longest parts come first, each into the row with the smallest
+/// sufficient room. The resulting rows, and the parts of each row, are in the order of the documents.
 std::vector<std::vector<DocumentPart>> pack_rows(const std::vector<DocumentPart>& parts, int64_t length);
 /// Puts each part into the row of the part before it, or into a new row if there is too little room.
 std::vector<std::vector<DocumentPart>> pack_in_order(const std::vector<DocumentPart>& parts, int64_t length);
@@ -59,14 +59,14 @@ struct FimCuts {
   bool suffix_first = false;
 };
 
-/// Rearranges the tokens. `front` and `back` of them at its ends stay there; the cuts count from `front`.
+/// Rearranges the tokens for fill-in-the-middle. The first `front` and the last `back` tokens stay in place, and the
+/// cuts count from `front`.
 std::vector<int32_t> rearranged(std::span<const int32_t> tokens, const FimTokens& marks, const FimCuts& cuts);
 
 class DocumentSet final : public Dataset {
  public:
-  /// SpecError if a file, a document or the tokenizer cannot be read. Tokenizes all documents, unless the host's cache
-  /// has their tokens.
-  /// `seed` chooses the documents that are rearranged for fill-in-the-middle.
+  /// Throws SpecError if a file, a document or the tokenizer cannot be read. Tokenizes all documents, unless the host's
+  /// cache has their tokens. `seed` chooses the documents that are rearranged for fill-in-the-middle.
   explicit DocumentSet(const DatasetSpec& spec, uint64_t seed = 0);
 
   int64_t size() const override;
@@ -76,14 +76,14 @@ class DocumentSet final : public Dataset {
   /// The mean length of the documents of each row.
   std::vector<int32_t> lengths() const override;
   double tokens_per_sample() const override;
-  /// Lines about what the fields of the job do to the documents: "2 of 10 documents are left out by dataset.filter".
-  /// Empty if it uses none of them.
+  /// Lines about the effect of the job's fields on the documents: "2 of 10 documents are left out by dataset.filter".
+  /// Empty if the job uses none of these fields.
   std::vector<std::string> notes() const;
 
-  /// Memory of the index and of tokens that could not be written to the cache.
+  /// Bytes of the index, and of tokens that could not be written to the cache.
   int64_t memory_bytes() const;
   const TokenCache& tokens() const { return tokens_; }
-  /// Contents of all rows.
+  /// Counts over all rows and documents.
   struct Summary {
     int64_t documents = 0, rows = 0, positions = 0, trained = 0;
     int64_t truncated = 0;             ///< documents that are longer than a row
@@ -102,7 +102,7 @@ class DocumentSet final : public Dataset {
   std::vector<DocumentPart> make_parts(const std::vector<bool>& used) const;
   bool is_rearranged(int64_t document) const;
   int32_t adapter_of(int64_t document) const { return adapters_[static_cast<size_t>(document)]; }
-  /// Reads positions of a rearranged part.
+  /// Reads the positions of a part of a rearranged document.
   void read_rearranged(const DocumentPart& part, ReadState& state, int32_t* data, int32_t* label) const;
 
   int64_t length_;

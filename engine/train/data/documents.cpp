@@ -1,5 +1,5 @@
-// Documents of files: a whole text file, or each of its lines, or a field of each line of JSON Lines or of each row of
-// another table (table_file.h).
+// Reads the documents of files: a whole text file, each of its lines, or a field of each line of JSON Lines or of each
+// row of another table (table_file.h).
 #include "engine/train/data/documents.h"
 
 #include <array>
@@ -16,7 +16,7 @@ namespace trainctl {
 struct DocumentReader::File {
   explicit File(const std::string& path) : file(path), name(file.name()) {}
 
-  /// Appends bytes to `rest`; false at the end.
+  /// Appends bytes to `rest`. Returns false at the end of the file.
   bool fill() {
     std::array<char, 1 << 16> buffer;
     const size_t count = file.read(buffer);
@@ -32,7 +32,7 @@ struct DocumentReader::File {
 
 namespace {
 
-/// The next line without its end; false at the end of the file.
+/// Reads the next line without its end. Returns false at the end of the file.
 template <class File>
 bool next_line(File& file, std::string& line) {
   size_t from = file.at;
@@ -109,7 +109,8 @@ std::vector<RawDocument> DocumentReader::read(size_t bytes) {
 }
 
 bool is_json_lines(const std::string& path) {
-  const std::string file = shown_url(path);  // a signed address has a query after the name
+  const std::string file = shown_url(path);  // The name is taken from the address without its query, because a signed
+                                             // address has a query after the name.
   return file.ends_with(".jsonl") || file.ends_with(".jsonl.gz") || file.ends_with(".jsonl.zst") ||
          file.ends_with(".ndjson");
 }

@@ -1,5 +1,5 @@
-// Documents of files: a whole text file, or each of its lines, or a field of each line of JSON Lines or of each row of
-// another table (table_file.h). Texts and JSON Lines may be compressed by gzip or zstd.
+// Reads the documents of files: a whole text file, each of its lines, or a field of each line of JSON Lines or of each
+// row of another table (table_file.h). Texts and JSON Lines may be compressed by gzip or zstd.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct DocumentOptions {
   bool lines = false;              ///< each line of other files is a document
 };
 
-/// A document as it is in its file: a line of JSON Lines is not parsed yet.
+/// A document as it is in its file. A line of JSON Lines is not parsed yet.
 struct RawDocument {
   std::string text;
   std::string where;  ///< "talks.jsonl:12"

@@ -10,7 +10,8 @@
 namespace trainctl {
 namespace {
 
-/// Share of the cache that may have blocks which no step has used yet. The ranks of a host share the cache.
+/// Blocks that were requested, but that no step has used yet, take at most a 16th of the cache. The ranks of a host
+/// share the cache.
 constexpr int64_t kCacheShare = 16;
 
 }  // namespace

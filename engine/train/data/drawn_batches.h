@@ -1,5 +1,5 @@
-// The samples of the steps of a run, in order. Where they are in an object store, those of later steps are drawn and
-// requested ahead, so that a request's latency does not delay a step:
+// The samples of the steps of a run, in order. If the data are in an object store, the samples of later steps are drawn
+// and requested ahead, so that a request's latency does not delay a step:
 //
 //   batches   |  full  |  filling  |  drawn, requested  |  drawn, requested  |  not drawn
 //                          step          ahead_
@@ -20,7 +20,8 @@ namespace trainctl {
 
 class DrawnBatches {
  public:
-  /// Limits of what is requested ahead. One of few samples per batch needs many batches to hide a latency.
+  /// Largest number of batches that are requested ahead. If a batch has few samples, many batches are needed to hide a
+  /// latency.
   static constexpr size_t kMostBatches = 64;
   static constexpr int64_t kMostSamples = 16384;
 
@@ -28,11 +29,11 @@ class DrawnBatches {
   DrawnBatches(const DatasetSpec& spec, const Dataset& set, uint64_t seed, int64_t end);
 
   const SampleOrder& order() const { return order_; }
-  /// The samples of a step, and the pass over the set of each. Steps may come in any order, but only those that follow
-  /// each other are drawn ahead.
+  /// Returns the samples of a step, and for each sample its pass over the set. Steps may come in any order, but samples
+  /// are drawn ahead only for consecutive steps.
   void take(int64_t step, std::span<int64_t> samples, std::span<uint64_t> passes);
-  /// Calls request(samples) for the steps after the last one that was taken, once for each, until enough is requested
-  /// or it returns false. Does nothing if no path is in a store.
+  /// Calls request(samples) once for each step after the last one that was taken, until enough is requested or the call
+  /// returns false. Does nothing if no path is in a store.
   void request_ahead(const std::function<bool(std::span<const int64_t> samples)>& request);
 
  private:

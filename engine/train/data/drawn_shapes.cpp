@@ -17,7 +17,7 @@ constexpr int kMostFigures = 3;
 constexpr int64_t kMostColours = 8;  ///< channels with a color of their own; more channels repeat them
 constexpr uint64_t kWordsOfFigure = 4 + kMostColours;
 
-/// [0, 1) with 32 bits.
+/// Maps a 32-bit random word to [0, 1).
 double share_of_word(uint32_t word) { return static_cast<double>(word) * 0x1p-32; }
 
 /// A disc, a square or a diamond: class 1, 2 or 3.
@@ -69,7 +69,7 @@ class DrawnSet final : public Dataset {
   }
 
  private:
-  /// Returns their number. Later ones cover earlier ones.
+  /// Draws the figures of a sample and returns their number. Later figures cover earlier ones.
   int draw(uint64_t sample, std::array<Figure, kMostFigures>& figures) const {
     const auto word = [&](uint64_t at) { return share_of_word(philox(figure_key_, at >> 2, sample).v[at & 3]); };
     const int count = 1 + static_cast<int>(word(0) * kMostFigures);

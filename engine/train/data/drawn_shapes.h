@@ -13,7 +13,7 @@ inline constexpr int64_t kDrawnClasses = 4;
 
 /// data [c, h, w] f32, label [h, w] i32.
 DataShapes drawn_shapes(const DatasetSpec& spec);
-/// A sample depends on the seed and its number alone. With spec.takes_validation_share the samples are others.
+/// Samples depend only on the seed and their number. With spec.takes_validation_share the set has other samples.
 std::unique_ptr<Dataset> make_drawn_set(const DatasetSpec& spec, uint64_t seed);
 
 }  // namespace trainctl

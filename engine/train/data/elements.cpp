@@ -1,4 +1,4 @@
-// Elements of samples from the type in which a set has them to the type in which a device loads them.
+// Converts elements of samples from the type that the set has to the type in which a device loads them.
 #include "engine/train/data/elements.h"
 
 #include <fmt/format.h>

@@ -23,12 +23,13 @@ class Search {
   std::vector<std::string> run(const fs::path& start) {
     look_in(start, 0);
     std::sort(found_.begin(), found_.end());
-    found_.erase(std::unique(found_.begin(), found_.end()), found_.end());  // `**/**` comes to a folder twice
+    found_.erase(std::unique(found_.begin(), found_.end()), found_.end());  // The pattern `**/**` reaches a folder
+                                                                            // twice.
     return std::move(found_);
   }
 
  private:
-  /// `folder` matches the parts before `part`.
+  /// Looks for files in `folder`, which matches the parts of the pattern before `part`.
   void look_in(const fs::path& folder, size_t part) {
     if (part == parts_.size()) return;
     const std::string& wanted = parts_[part];

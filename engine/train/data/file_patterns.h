@@ -12,7 +12,7 @@
 
 namespace trainctl {
 
-/// The regular files that the pattern names, sorted; one file if it has no wildcard and the file is there.
+/// The regular files that match the pattern, sorted. A pattern without wildcards gives that one file, if it exists.
 std::vector<std::string> files_matching(const std::string& pattern);
 
 }  // namespace trainctl

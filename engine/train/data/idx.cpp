@@ -34,7 +34,8 @@ const IdxType* element_type(uint8_t code) {
   throw EnvError(fmt::format("{}: byte {}: {}", file, byte, what));
 }
 
-/// Also says how far a compressed file was inflated, since `byte` then counts inflated bytes.
+/// Throws the error of a truncated file. The message also says how far a compressed file was inflated, because `byte`
+/// then counts inflated bytes.
 [[noreturn]] void fail_truncated(const ByteReader& reader, const std::string& file, const std::string& expected) {
   fail(file, reader.position(),
        fmt::format("expected {}, found the end of the {}; download the file again", expected,

@@ -38,7 +38,7 @@ IdxHeader parse_idx_header(std::span<const uint8_t> start, const std::string& fi
 /// Throws EnvError if a compressed file of `packed_bytes` claims more than it may inflate to (inflation.h).
 void check_inflation(const IdxHeader& header, int64_t packed_bytes, const std::string& file);
 
-/// Takes the whole file. Never allocates more than the given bytes can hold, or may inflate to.
+/// Parses the whole file. Never allocates more memory than the given bytes can hold, or may inflate to.
 IdxArray parse_idx(std::span<const uint8_t> bytes, const std::string& file, int64_t max_bytes = kMaxIdxBytes);
 
 /// "u8 [1437, 8, 8]".

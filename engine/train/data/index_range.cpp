@@ -24,12 +24,12 @@ struct OutOfRange {
   std::string where;  ///< "sample 17 has the label 12"
 };
 
-/// Tokens that are read before a run, which takes a second or less. Kernels check all other tokens while the run reads
-/// them, and all tokens after one that is ignored.
+/// Most tokens that are read before a run, which takes a second or less. The kernels check all other tokens while the
+/// run reads them, and all tokens after a token that is ignored.
 constexpr int64_t kMostTokensRead = int64_t{1} << 27;
 
-/// In the first kMostSamplesRead samples, where the field comes from the source as it is. Named classes need no
-/// reading.
+/// Returns the first integer out of range among the first kMostSamplesRead samples, if the field comes from the source
+/// unchanged. Named classes need no reading.
 std::optional<OutOfRange> first_in_source(const CheckedSet& set, const IndexUse& use) {
   const std::shared_ptr<const Source> source = open_source(set.spec, set.seed);
   const std::vector<SourceField>& fields = source->fields();
@@ -55,7 +55,7 @@ std::optional<OutOfRange> first_in_source(const CheckedSet& set, const IndexUse&
     try {
       source->read(i, wanted, bytes);
     } catch (const EnvError&) {
-      return {};  // The run reports the error, or skips the sample.
+      return {};  // The run itself will report the error, or skip the sample.
     }
     const auto count = static_cast<int64_t>(bytes[at].size()) / byte_size(field->type);
     values.resize(static_cast<size_t>(count));
@@ -67,8 +67,8 @@ std::optional<OutOfRange> first_in_source(const CheckedSet& set, const IndexUse&
   return {};
 }
 
-/// The largest token of the tokenizer, if the network has no row for it. `documents` are below the row's length, and
-/// adapters are checked as they are read.
+/// Returns the largest token of the tokenizer, if the network has no row for it. The field `documents` is always below
+/// the row's length, and adapters are checked as they are read.
 std::optional<OutOfRange> first_in_documents(const DatasetSpec& spec, const IndexUse& use) {
   const int64_t largest =
       of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); })->vocabulary_size() - 1;

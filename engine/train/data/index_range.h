@@ -10,14 +10,14 @@
 
 namespace trainctl {
 
-/// Samples in files that are read before a run.
+/// Most samples in files that are read before a run.
 inline constexpr int64_t kMostSamplesRead = 10'000;
-/// In an object store, where a label brings its neighbors along.
+/// The same limit for an object store, where reading a label also transfers the data next to it.
 inline constexpr int64_t kMostStoreSamplesRead = 256;
 
-/// The field of the job that causes such an integer, and what is wrong; nothing if all integers are in range. Reads
-/// samples only where the field of the job does not show the range: the first kMostSamplesRead, and for tokens about a
-/// second. Throws the same errors as open_dataset.
+/// Returns the field of the job that causes such an integer, and what is wrong with it; nothing if all integers are in
+/// range. Samples are read only if the field of the job does not show the range: the first kMostSamplesRead samples,
+/// and tokens for about a second. Throws the same errors as open_dataset.
 std::optional<Diagnostic> index_out_of_range(const CheckedSet& set, const IndexUse& use);
 
 }  // namespace trainctl

@@ -81,7 +81,7 @@ struct InflatedFile::Zstd {
 
 namespace {
 
-/// A file in memory with the bytes of an object of a store, because zlib and zstd read files.
+/// Returns an anonymous file in memory with the bytes of an object in a store, because zlib and zstd read files.
 int open_object(const std::string& url) {
   const InputFile object(url);
   const int fd = memfd_create("object", MFD_CLOEXEC);

@@ -12,7 +12,7 @@ namespace trainctl {
 
 class InflatedFile {
  public:
-  /// "-" is stdin. Throws EnvError if it cannot be opened.
+  /// Opens a file; "-" is stdin. Throws EnvError if it cannot be opened.
   explicit InflatedFile(const std::string& path);
   ~InflatedFile();
 
@@ -30,10 +30,12 @@ class InflatedFile {
 
 /// True for names that end in .gz or .zst: such a file cannot be read from its middle.
 bool is_compressed_name(const std::string& path);
-/// The whole content. Throws EnvError, beyond that of InflatedFile, if it inflates to more than may_inflate() permits.
+/// Returns the whole content. Throws the errors of InflatedFile, and EnvError if the file inflates to more than
+/// may_inflate() permits.
 std::string read_inflated(const std::string& path, int64_t packed_bytes);
 
-/// Inflates data that become exactly `bytes` bytes. Throws EnvError, which begins with `name`, if they do not.
+/// Inflates data whose inflated size is known to be `bytes`. Throws EnvError, which begins with `name`, if the size is
+/// another one.
 std::vector<uint8_t> inflated_gzip(std::span<const uint8_t> packed, int64_t bytes, const std::string& name);
 std::vector<uint8_t> inflated_zstd(std::span<const uint8_t> packed, int64_t bytes, const std::string& name);
 

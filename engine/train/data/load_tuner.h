@@ -32,7 +32,7 @@ std::string to_string(const LoadSetting& setting);
 
 class LoadTuner {
  public:
-  /// Steps between two decisions, and those that are enough where the trainer waits for most of its time.
+  /// A decision is made after kWindow steps, or after kShortWindow steps if the trainer waits for most of the time.
   static constexpr int kWindow = 8, kShortWindow = 4;
 
   struct Change {
@@ -43,8 +43,9 @@ class LoadTuner {
   LoadTuner(LoadSetting start, LoadLimits limits)
       : setting_(start), limits_(limits), least_workers_(limits.least_workers) {}
 
-  /// After each step: its seconds, those that the trainer waited for its batch, and those that all workers together
-  /// have read since the last call. `stages`: what they did in those; all 0 if it is not known.
+  /// Called after each step with its seconds, the seconds that the trainer waited for its batch, and the seconds that
+  /// all workers together spent reading since the last call. `stages` divides the last of these by stage; all 0 if that
+  /// is not known.
   std::optional<Change> after_step(double seconds, double waited, double busy, const StageSeconds& stages = {});
   const LoadSetting& setting() const { return setting_; }
 

@@ -21,18 +21,19 @@ HostBlock allocate_on_heap(int64_t bytes) {
   return {memory, memory->data()};
 }
 
-/// Bytes that a worker claims at a time: enough that claiming costs little compared to reading.
+/// Bytes of rows that a worker claims at a time: enough that claiming costs little compared to reading.
 constexpr int64_t kClaimedBytes = int64_t{64} << 10;
 /// Interval at which the waiting trainer checks for a worker that hangs.
 constexpr std::chrono::milliseconds kLook{100};
-/// Share of timeout_seconds after which a worker hangs. After all of it the launcher ends the rank, and knows no file.
+/// Fraction of timeout_seconds after which a worker counts as hanging. After the whole timeout the launcher ends the
+/// rank, but the launcher cannot say which file was slow.
 constexpr double kHangFraction = 0.9;
-/// Batches that autotune may read ahead.
+/// Most batches that autotune may read ahead.
 constexpr int64_t kMostAhead = 16;
 /// Interval at which a worker requests a batch that another worker may abandon.
 constexpr std::chrono::milliseconds kAskAgain{5};
 
-/// Fields that the job sets are not moved.
+/// The limits within which autotune may choose. Values that the job sets are not changed.
 LoadLimits load_limits(const DatasetSpec& spec, int most_workers, int64_t batch_bytes) {
   const int64_t memory = spec.max_memory > 0 ? spec.max_memory : most_cached_bytes();
   const int64_t ahead = std::clamp<int64_t>(memory / std::max<int64_t>(batch_bytes, 1), 1, kMostAhead);
@@ -127,7 +128,8 @@ Loader::Buffer Loader::make_buffer() const {
           std::vector<int64_t>(rows), std::vector<uint64_t>(rows)};
 }
 
-/// Runs on the trainer's thread. Workers above the number wait for it to rise again, and blocks are kept.
+/// Applies a setting; runs on the trainer's thread. If the number of workers falls, the workers above it wait until it
+/// rises again. Blocks that were allocated are kept.
 void Loader::apply(LoadSetting setting) {
   std::vector<Buffer> more;
   for (; buffers_ < options_.batches_in_use + setting.ahead; ++buffers_) more.push_back(make_buffer());
@@ -146,7 +148,8 @@ void Loader::apply(LoadSetting setting) {
 bool Loader::start_worker() {
   const auto worker = static_cast<int>(threads_.size());
   try {
-    BatchLayout::Scratch scratch = layout_.make_scratch();  // the thread could not report its error
+    BatchLayout::Scratch scratch = layout_.make_scratch();  // Allocated here, because the new thread could not report
+                                                            // an error.
     {
       const std::lock_guard lock(mutex_);
       readings_.push_back(std::make_unique<Reading>());
@@ -189,7 +192,8 @@ void Loader::work(int worker, BatchLayout::Scratch& scratch) {
   ended_.notify_all();
 }
 
-/// Negative: no batch is to be opened. The lock is not held while others are asked.
+/// Determines the step of the next batch; negative if no batch is to be opened. The lock is not held while
+/// LoaderOptions::claim is called.
 int64_t Loader::claim_step(std::unique_lock<std::mutex>& lock) {
   if (!options_.claim) return options_.first_step + opened_;
   for (int64_t step = 0; !stop_;) {
@@ -205,8 +209,8 @@ int64_t Loader::claim_step(std::unique_lock<std::mutex>& lock) {
   return -1;
 }
 
-/// Finds the samples of the next batch: at the start of an epoch that may take seconds, in which others finish the
-/// last.
+/// Opens the next batch: finds its samples. At the start of an epoch that may take seconds, during which other workers
+/// finish the last batch.
 void Loader::open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch, Reading& reading) {
   is_opening_ = true;
   const int64_t step = claim_step(lock);
@@ -239,14 +243,14 @@ void Loader::open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch
   ++opened_;
   work_.notify_all();
   lock.unlock();
-  if (is_empty) finish_batch(batch, scratch);  // this rank reads none of its rows
+  if (is_empty) finish_batch(batch, scratch);  // This rank reads none of the batch's rows.
   if (goes_on) request_ahead(reading);
   lock.lock();
   is_opening_ = false;
   work_.notify_all();
 }
 
-/// Called without the lock, while other workers read the rows of the batch opened last.
+/// Requests data of later batches. Called without the lock, while other workers read the rows of the batch opened last.
 void Loader::request_ahead(Reading& reading) {
   try {
     drawn_.request_ahead([&](std::span<const int64_t> samples) {
@@ -254,18 +258,19 @@ void Loader::request_ahead(Reading& reading) {
       const std::lock_guard lock(mutex_);
       return !stop_;
     });
-  } catch (...) {  // the step that cannot be drawn reports it
+  } catch (...) {  // The error is reported when the step itself is drawn.
   }
 }
 
-/// A slow disk gets the requests of a whole batch at once, regardless of the number of workers.
+/// Announces the samples of a whole batch at once, so that a slow disk gets all requests regardless of the number of
+/// workers.
 void Loader::expect_samples(std::span<const int64_t> samples, Reading& reading) const {
   for (const int64_t row : layout_.rows()) {
     const int64_t sample = samples[static_cast<size_t>(row)];
     reading.begin(sample);
     try {
       set_->expect(sample);
-    } catch (const EnvError&) {  // its read says what is wrong, or replaces it
+    } catch (const EnvError&) {  // The read of the sample will report the error, or replace the sample.
     }
   }
   reading.sample = -1;
@@ -311,14 +316,14 @@ void Loader::read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch&
   lock.lock();
 }
 
-/// Called without the lock: no other worker uses the batch.
+/// Mixes and completes a batch whose rows are all read. Called without the lock, since no other worker uses the batch.
 void Loader::finish_batch(Batch& batch, BatchLayout::Scratch& scratch) {
   try {
     if (!batch.error) {
       layout_.finish(batch.mix, scratch, batch.staging.data(), batch.block.get());
       if (options_.no_label || options_.ignored_label) {
         batch.labels = count_labels(batch, scratch);
-        if (!options_.no_label) {  // an evaluation divides by its own count
+        if (!options_.no_label) {  // An evaluation divides by its own count of labels.
           const auto all = static_cast<double>(batch.own_rows * label().elements());
           batch.label_weight = batch.labels == 0 ? 0.0f : static_cast<float>(all / static_cast<double>(batch.labels));
         }

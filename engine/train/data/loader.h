@@ -1,9 +1,9 @@
 // Prepares the next steps' batches with a pool of workers while the current step trains.
 //
-// The batch is ordered over all ranks together: micro-batch m is its rows [m * n, (m + 1) * n), n = batch /
-// micro_batches. A rank's `load` instructions say which part of those rows (and of the other dims) it takes. For bf16
-// loads the workers round the set's f32. For a tensor that the device keeps whole they write sample numbers instead of
-// data.
+// The rows of a batch are numbered over all ranks together: micro-batch m has the rows [m * n, (m + 1) * n), where n =
+// batch / micro_batches. A rank's `load` instructions say which part of these rows (and of the other dims) the rank
+// takes. For bf16 loads the workers round the set's f32 values. For a tensor whose samples are all kept on the device
+// they write sample numbers instead of data.
 //
 //   batches      |  taken  |  taken  |  full  |  filling  |  open next
 //                 released_            taken_            opened_
@@ -45,7 +45,7 @@ struct LoaderOptions {
   int replica = 0, replicas = 1;  ///< BatchLayoutOptions
   bool full_batch = false;        ///< read every row of a micro-batch, then slice, instead of only this rank's rows
   std::optional<int64_t> ignored_label;  ///< the loss's ignore_index
-  /// For an evaluation: what fills up a batch has this i32 as its labels, or nan.
+  /// For an evaluation: rows that only fill up a batch have this value as their i32 label, or nan as their f32 label.
   std::optional<int32_t> no_label;
   std::vector<std::string> labels = {"label"};       ///< the sample fields that are labels
   int batches_in_use = 1;                            ///< limit of batches taken and not yet released
@@ -55,12 +55,13 @@ struct LoaderOptions {
   /// Called by next_step() after each change that dataset.autotune makes.
   std::function<void(int64_t step, const LoadTuner::Change&)> on_change;
   double timeout_seconds = 0;  ///< a sample that takes nine tenths of it to read is an error; 0: no limit
-  /// Called with that error. If it returns, or is empty, the error is thrown, and the loader's end waits for the
-  /// worker.
+  /// Called with the error of such a sample. If it returns, or is empty, the error is thrown, and the destructor of the
+  /// loader waits for the worker.
   std::function<void(const EnvError&)> on_hang;
 };
 
-/// sample_tables and byte_tables (engine/planning/device_data.h) of an opened set; the former with SampleTable::read.
+/// The sample_tables and byte_tables (engine/planning/device_data.h) of an opened set. The sample tables also get
+/// SampleTable::read.
 std::vector<SampleTable> sample_tables(const Dataset& set, const Program& program);
 std::vector<ByteTable> byte_tables(const Dataset& set, const Program& program);
 
@@ -73,15 +74,15 @@ class Loader {
  public:
   Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Program& program, uint64_t seed,
          const LoaderOptions& options);
-  /// Stops the workers once they have read the rows at hand, or calls on_hang.
+  /// Stops the workers once they have read the rows that they have claimed, or calls on_hang.
   ~Loader();
 
   int64_t steps_per_epoch() const { return drawn_.order().steps_per_epoch(); }
-  /// Waits for the next step's batch and returns it: a block with the layout input_layout(program), valid
-  /// until it is released. Rethrows what stopped a worker: of several samples of a batch, for the first one.
-  /// Null once LoaderOptions::claim has said that there are no more.
+  /// Waits for the next step's batch and returns it: a block with the layout input_layout(program), valid until it is
+  /// released. Rethrows the error that stopped a worker; if several samples of a batch have errors, the error of the
+  /// first. Returns null once LoaderOptions::claim has said that there are no more batches.
   const std::byte* next_step();
-  /// The batch that next_step returns next, where that need not wait; nothing: the batch is not read yet, or there is
+  /// The batch that next_step would return next without waiting; nothing if that batch is not read yet, or there is
   /// none. The block does not change until it is released.
   struct Ahead {
     const std::byte* inputs = nullptr;
@@ -93,22 +94,23 @@ class Loader {
   /// StepScalars::label_weight of the batch that next_step returned last. It counts the labels of the whole batch, all
   /// of which every rank can read, so it is the same on all ranks and under any plan.
   float label_weight() const { return batch_at(taken_ - 1).label_weight; }
-  /// The same of the batch that release_step releases next.
+  /// label_weight() of the batch that release_step releases next.
   float oldest_label_weight() const { return batch_at(released_).label_weight; }
-  /// The labels that count of the batch that release_step releases next, where LoaderOptions::no_label is set; and its
-  /// samples without those that fill it up.
+  /// For the batch that release_step releases next, if LoaderOptions::no_label is set: the number of labels that count,
+  /// and the number of samples without those that only fill up the batch.
   int64_t oldest_labels() const { return batch_at(released_).labels; }
   int64_t oldest_samples() const { return batch_at(released_).own_rows; }
-  /// The first sample of the batch that release_step releases next with a value that is not finite, or whose square is
-  /// not: "data of train.csv:17 is nan"; "" if there is none. Reads the samples of all ranks again.
+  /// Describes the first sample of the batch that release_step releases next that has a value which is not finite, or
+  /// whose square is not: "data of train.csv:17 is nan". Returns "" if there is none. Reads the samples of all ranks
+  /// again.
   std::string extreme_sample() const;
-  /// Releases the oldest batch taken: it may be overwritten.
+  /// Releases the oldest batch that was taken. The batch may then be overwritten.
   void release_step();
   /// The current number of workers, and of batches that they may read ahead.
   LoadSetting setting() const { return setting_; }
-  /// The time that next_step waited, after the first batch.
+  /// The time that next_step has waited since the first batch.
   LoadWaits waits() const;
-  /// For all batches so far: the seconds of the workers by stage, and the samples that dataset.on_error has skipped.
+  /// The seconds of the workers by stage, over all batches so far, and the samples that dataset.on_error has skipped.
   StageSeconds seconds() const;
   SkippedSamples skipped() const { return set_->skipped(); }
 
@@ -132,7 +134,7 @@ class Loader {
     std::exception_ptr error;
     int64_t error_row = 0;
   };
-  /// The sample that a worker reads at the moment.
+  /// The sample that a worker is reading.
   struct Reading {
     std::atomic<int64_t> sample = -1;  ///< -1: none
     std::atomic<Clock::rep> since = 0;
@@ -158,7 +160,7 @@ class Loader {
   void expect_samples(std::span<const int64_t> samples, Reading& reading) const;
   void request_ahead(Reading& reading);
   void read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch, Reading& reading);
-  /// The sample that has been read for longer than timeout_seconds.
+  /// The error of a sample that has been read for longer than timeout_seconds, if there is one.
   std::optional<EnvError> hanging() const;
   void finish_batch(Batch& batch, BatchLayout::Scratch& scratch);
   int64_t count_labels(const Batch& batch, BatchLayout::Scratch& scratch) const;
@@ -175,9 +177,9 @@ class Loader {
   int64_t claimed_rows_ = 1;  ///< at a time
 
   mutable std::mutex mutex_;
-  std::condition_variable work_;   ///< there may be some for a worker
-  std::condition_variable full_;   ///< a batch is
-  std::condition_variable ended_;  ///< a thread has
+  std::condition_variable work_;   ///< Signalled when a worker may have work.
+  std::condition_variable full_;   ///< Signalled when a batch is complete.
+  std::condition_variable ended_;  ///< Signalled when a thread has ended.
   std::vector<Batch> batches_;     ///< batch i is at i % size
   std::vector<Buffer> free_;       ///< buffers that belong to no batch
   int buffers_ = 0;                ///< buffers allocated so far

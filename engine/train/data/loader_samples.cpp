@@ -9,7 +9,7 @@
 
 namespace trainctl {
 
-/// Labels are counted only for a loss, which needs a label.
+/// The field with the labels. Labels are counted only if the job has a loss, which needs a label.
 const SampleField& Loader::label() const {
   const int field = set_->find("label");
   check(field >= 0, "labels can be counted only if samples have labels");

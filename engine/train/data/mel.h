@@ -23,7 +23,7 @@ class MelFilter {
  public:
   explicit MelFilter(const MelOptions& options);
 
-  /// Frames that lie within this many samples.
+  /// Number of frames that lie completely within this many samples.
   int64_t frames(int64_t samples) const {
     return samples < options_.window ? 0 : 1 + (samples - options_.window) / options_.hop;
   }

@@ -65,7 +65,7 @@ void check_header(const IdxHeader& header, size_t num_dims, const std::string& p
                              num_dims, to_string(header)));
 }
 
-/// The user can fix what is wrong with a file by another folder, so it is an error of the job.
+/// Turns an EnvError into an error of the job, because the user can mend a broken file by naming another folder.
 template <class F>
 auto of_the_job(F&& read) {
   try {
@@ -79,7 +79,7 @@ bool is_compressed(const std::vector<uint8_t>& start) {
   return start.size() >= 2 && start[0] == 0x1f && start[1] == 0x8b;
 }
 
-/// The length that gzip's trailer gives, which counts in 32 bits.
+/// The inflated length that gzip's trailer gives, modulo 2^32.
 int64_t inflated_size(std::ifstream& file, int64_t file_size) {
   uint8_t size[4] = {};
   file.seekg(file_size - static_cast<int64_t>(sizeof(size)));
@@ -126,7 +126,7 @@ void check_same_size(const std::string& images, const Shape& image_dims, const s
                   "give a folder whose two files belong to the same set");
 }
 
-/// A sample is read into f32.
+/// Throws an error if a sample is too large. A sample is read into f32.
 void check_sample(const std::string& images, const Shape& image_dims) {
   if (image_dims[1] <= kMaxImageElements / image_dims[2]) return;
   throw SpecError({}, "dataset.path", fmt::format("{} has images of {} x {}", images, image_dims[1], image_dims[2]),

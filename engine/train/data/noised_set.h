@@ -20,8 +20,8 @@ struct NoiseLevels {
   explicit NoiseLevels(const DatasetSpec& spec);
 };
 
-/// Returns the fields of a noised set from those of the set that it wraps. Throws SpecError (dataset.noise_steps) if
-/// its first field does not contain floats.
+/// Returns the fields of the noised set, given those of the set that it wraps. Throws SpecError (dataset.noise_steps)
+/// if the first field does not contain floats.
 DataShapes noised_shapes(const DataShapes& inner);
 std::unique_ptr<Dataset> add_noise(std::unique_ptr<Dataset> inner, const DatasetSpec& spec);
 

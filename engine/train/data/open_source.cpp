@@ -91,7 +91,7 @@ class ImagesChannelsLast final : public Source {
   int64_t channels_ = 0, pixels_ = 0;
 };
 
-/// Some of the fields, under other names.
+/// A source with some of the fields of another one, under other names.
 class ChosenFields final : public Source {
  public:
   ChosenFields(std::unique_ptr<Source> inner, const std::vector<std::pair<std::string, std::string>>& chosen)
@@ -228,7 +228,7 @@ struct FirstRow {
   }
 };
 
-/// A word has the number that it has in the training set.
+/// The words of a column of the training set: a word has the same number in all sets of a job.
 std::vector<std::string> words_of_training(const DatasetSpec& spec, const CsvField& column, CsvOptions options) {
   options.paths = spec.class_paths;
   options.fields = {column};
@@ -243,8 +243,8 @@ bool begins_with_integers(const DatasetSpec& spec, const std::string& field) {
   return !transforms.empty() && transforms[0].name == "type_cast" && transforms[0].attrs.text("dtype") == "i32";
 }
 
-/// Labels are of label_dtype, and all else f32, or i32 where the transforms begin with type_cast: i32. Integers may be
-/// words: a column whose first value is not a number.
+/// Options for a csv file. Labels have the type label_dtype. All other fields are f32, or i32 if their transforms begin
+/// with type_cast: i32. Integers may be words: the column then has a first value that is not a number.
 CsvOptions csv_options(const DatasetSpec& spec, const std::vector<std::string>& classes) {
   CsvOptions options;
   options.paths = spec.paths;
@@ -308,7 +308,7 @@ TableOptions table_options(const DatasetSpec& spec, const std::vector<std::strin
   return options;
 }
 
-/// Words have the numbers that they have in the training set.
+/// Sets the words of the columns, so that they have the numbers that they have in the training set.
 TableOptions with_words_of_training(TableOptions options, const DatasetSpec& spec) {
   if (spec.class_paths.empty()) return options;
   for (TableField& field : options.fields) {
@@ -360,7 +360,8 @@ std::vector<SampleFieldSpec> fields_without_label(const DatasetSpec& spec) {
   return fields;
 }
 
-/// The label of a sample without one. A table says how many numbers it has; arrays have that of the training set.
+/// The label field of samples that have no label. A table says how many numbers its label has; arrays take the label of
+/// the training set.
 SourceField label_field(const DatasetSpec& spec) {
   if (spec.type != "csv" && spec.type != "table" && spec.type != "audio_folder" && spec.has_source() &&
       !spec.class_paths.empty()) {
@@ -406,7 +407,8 @@ std::shared_ptr<const Source> with_share(std::shared_ptr<const Source> set, cons
   options.part = spec.takes_validation_share ? "validation" : "train";
   options.seed = seed;
   options.by_name = spec.type == "image_folder" ||
-                    spec.type == "audio_folder";  // files that are added leave the others in their parts
+                    spec.type == "audio_folder";  // Files that are added to such a set leave the other files in their
+                                                  // parts.
   options.folders = spec.paths;
   return open_split(std::move(set), options);
 }

@@ -1,4 +1,4 @@
-// dataset.type and its fields to a Source.
+// Opens the Source that dataset.type and its fields describe.
 #pragma once
 
 #include <memory>
@@ -9,15 +9,17 @@
 
 namespace trainctl {
 
-/// Opens mnist, and all types with DatasetSpec::has_source(): with its shares and weights. Throws SpecError (a field of
-/// the data set) if the files are not there or not as the type says, EnvError if one is damaged.
+/// Opens mnist and all types with DatasetSpec::has_source(), with dataset.split and dataset.weights applied. Throws
+/// SpecError (a field of the data set) if the files do not exist or do not fit the type, and EnvError if one is
+/// damaged.
 std::shared_ptr<const Source> open_source(const DatasetSpec& spec, uint64_t seed);
 
-/// True if a table (csv, table) has words in a column other than the label. Their numbers are those of the training
-/// set.
+/// True if a table (csv, table) has words in a column other than the label. These words have the numbers that they have
+/// in the training set.
 bool reads_words(const DatasetSpec& spec);
 
-/// Reads what has a checksum that opening does not look at: the arrays of npz files. Throws EnvError if one is damaged.
+/// Reads the data whose checksums are not verified when a source is opened: the arrays of npz files. Throws EnvError if
+/// one is damaged.
 void check_source_files(const DatasetSpec& spec);
 
 /// Fields of a set of IDX files with images of that shape.

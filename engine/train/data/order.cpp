@@ -96,8 +96,8 @@ void PassOrder::start(uint64_t pass) {
     shuffled_order(seed_, pass, order_);
 }
 
-/// A sample's place is its place by length, moved at random by up to curriculum_noise of the set. Samples of the same
-/// length are in random order.
+/// Orders the samples by length. The place of a sample is then moved at random by up to curriculum_noise times the size
+/// of the set. Samples of the same length are in random order.
 void PassOrder::order_by_length(uint64_t pass) {
   shuffled_order(seed_, pass, order_);
   const auto length = [&](int64_t sample) { return lengths_[static_cast<size_t>(sample)]; };
@@ -170,7 +170,7 @@ std::span<const int64_t> SampleOrder::batch(int64_t epoch, int64_t step) {
   }
   const auto size = static_cast<int64_t>(batch_.size());
   for (int64_t row = 0; row < size; ++row) {
-    // From the place back to the epoch's end: their sum may not fit an int64.
+    // Computed back from the epoch's end, because the sum of the place and the size may not fit an int64.
     const int64_t left = samples_ - step * size;
     const int64_t place = row < left ? step * size + row : (row - left) % samples_;
     const uint64_t pass =

@@ -81,7 +81,7 @@ class SampleOrder {
   /// The samples of one step, in the order of the batch; valid until the next call. Steps count from 0. Allocates
   /// no memory, unless the set is a mixture.
   std::span<const int64_t> batch(int64_t epoch, int64_t step);
-  /// For each row of the last batch(): the pass over the set, counted over the whole run.
+  /// For each row of the last batch(), the number of its pass over the set, counted over the whole run.
   std::span<const uint64_t> passes() const { return passes_; }
   /// For each row of the last batch() of a mixture: the number of its source. Empty if the set is no mixture.
   std::span<const int32_t> row_sources() const { return row_sources_; }

@@ -36,8 +36,8 @@ class PairTokenizer {
  public:
   /// Throws SpecError (dataset.tokenizer) if the tokenizer or the chat template cannot be read.
   explicit PairTokenizer(const DatasetSpec& spec);
-  /// A line of the set, whose field `name` (chosen or rejected) is tokenized after its prompt. Throws EnvError, without
-  /// the place of the line, if it is no pair.
+  /// Tokenizes field `name` (chosen or rejected) of a line of the set, after the prompt. Throws EnvError, without the
+  /// place of the line, if the line is not a pair.
   MarkedTokens answer(const std::string& line, const char* name, WordCache& cache) const;
 
  private:
@@ -56,7 +56,7 @@ PairTokenizer::PairTokenizer(const DatasetSpec& spec) {
   });
 }
 
-/// The prompt and the answer; the bytes of the answer are marked.
+/// Renders the prompt and the answer as one text, and marks the bytes of the answer.
 Conversation PairTokenizer::render(const PairJson& prompt, const PairJson& answer) const {
   if (prompt.is_string() && answer.is_string()) {
     const std::string text = prompt.get<std::string>() + answer.get<std::string>() + end_;
@@ -71,7 +71,8 @@ Conversation PairTokenizer::render(const PairJson& prompt, const PairJson& answe
   for (const PairJson& message : answer) answered["messages"].push_back(message);
   const std::string before = chat_->render(asked, true), text = chat_->render(answered, false);
   if (text.starts_with(before)) return {text, {{before.size(), text.size()}}};
-  // The template renders the prompt differently when an answer follows it: the answer begins where its message does.
+  // The template may render the prompt differently when an answer follows it. The answer therefore begins where its
+  // message begins in the rendered whole.
   const auto is_assistant = [](const PairJson& m) {
     return m.is_object() && m.value("role", PairJson()) == "assistant";
   };
@@ -96,7 +97,7 @@ MarkedTokens PairTokenizer::answer(const std::string& line, const char* name, Wo
 
 std::vector<std::string> pair_files(const DatasetSpec& spec) { return list_table_files(spec.paths, "dataset.path"); }
 
-/// The tokenizer is opened only if the cache does not have the tokens.
+/// Returns the tokens of all pairs. The tokenizer is opened only if the cache does not have the tokens.
 TokenCache tokens_of_pairs(const DatasetSpec& spec, const DocumentIndex& index) {
   if (index.size() == 0) throw SpecError({}, "dataset.path", "the files contain no pairs");
   const std::string key = of_the_document_job("dataset.tokenizer", [&] {

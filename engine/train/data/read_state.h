@@ -46,14 +46,14 @@ struct StageSeconds {
   }
 };
 
-/// Adds the time of its life to one stage.
+/// Adds the time during which it exists to one stage.
 class StageTimer {
  public:
   StageTimer(StageSeconds& seconds, ReadStage stage) : seconds_(seconds), stage_(stage) {}
   ~StageTimer() { next(stage_); }
   StageTimer(const StageTimer&) = delete;
   StageTimer& operator=(const StageTimer&) = delete;
-  /// The stage so far ends here, and `stage` begins.
+  /// Ends the current stage and begins `stage`.
   void next(ReadStage stage) {
     const auto now = std::chrono::steady_clock::now();
     seconds_[std::exchange(stage_, stage)] += std::chrono::duration<double>(now - std::exchange(start_, now)).count();
@@ -65,7 +65,7 @@ class StageTimer {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-/// dataset.on_error: skip.
+/// The result of dataset.on_error: skip.
 struct SkippedSamples {
   int64_t count = 0;
   std::string first;  ///< the error of the first

@@ -41,7 +41,7 @@ std::string out_of_range(const std::vector<IndexUse>& uses, const SampleField& f
   return "";
 }
 
-/// Shows how to write a cell that is a number to a reader, but not to a program; "" for any other cell.
+/// Shows how a table cell can be written that a person reads as a number but a program does not; "" for any other cell.
 std::string hint_for_cell(const std::string& cell) {
   const std::string word = lower_case(cell);
   for (const char* flag : {"true", "false", "yes", "no", "t", "f", "y", "n"})
@@ -61,7 +61,8 @@ std::string hint_for_cell(const std::string& cell) {
 }
 
 std::string hint_for_unreadable(const CheckedSet& checked, const std::string& what) {
-  if (!checked.spec.labels) {  // files that trainctl predict is asked about: none may take the place of another
+  if (!checked.spec.labels) {  // The files are those that trainctl predict answers for, so no sample may take the place
+                               // of another.
     const std::vector<std::string>& paths = checked.spec.paths;
     std::error_code ignored;
     const bool is_folder = paths.size() == 1 && std::filesystem::is_directory(paths.front(), ignored);

@@ -45,7 +45,7 @@ class SampleRng {
   /// Returns a number in [0, 1) with 24 bits.
   double uniform() { return static_cast<double>(next() >> 8) * 0x1p-24; }
   double uniform(double from, double to) { return from + (to - from) * uniform(); }
-  /// In [0, below); below is at least 1 and at most 2^32.
+  /// Returns an integer in [0, below), where `below` is at least 1 and at most 2^32.
   int64_t integer(int64_t below) {
     return static_cast<int64_t>((uint64_t{next()} * static_cast<uint64_t>(below)) >> 32);
   }

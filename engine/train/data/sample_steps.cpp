@@ -19,7 +19,7 @@ SampleView dense(const void* data, int64_t height, int64_t width, int64_t channe
 
 int64_t elements_of(const SampleView& view) { return view.height * view.width * view.channels; }
 
-/// The box of the stored columns.
+/// Converts a box of the sample to the columns as they are stored, which may be reversed.
 PixelBox stored(const SampleAtWork& sample, PixelBox box) {
   if (sample.is_reversed) box.left = sample.view.width - box.left - box.width;
   return box;

@@ -27,20 +27,21 @@ struct SampleStep {
   enum class Kind : uint8_t { view, write, in_place };
 
   Kind kind = Kind::view;
-  /// `out`: room for the result of a write.
+  /// Runs the step. `out` has room for the result of a step that writes.
   std::function<void(SampleAtWork& sample, std::byte* out, SampleRng& rng, TransformScratch& scratch)> run;
-  /// For a write: the bytes of the result.
+  /// For a step that writes: returns the number of bytes of its result.
   std::function<int64_t(const SampleAtWork& sample)> bytes = {};
-  /// For a step that cuts: the box.
+  /// For a step that cuts: chooses the box.
   std::function<PixelBox(const ImageSize& image, SampleRng& rng)> choose = {};
   /// For a resize that may take an image decoded at a smaller scale: the size of its result.
   std::optional<ImageSize> shrinks_to = {};
 };
 
-/// The channels of a value: the last dim of it, or the first.
+/// Says whether the channels are the last dim of a value or its first.
 enum class ChannelOrder : uint8_t { channels_last, channels_first };
 
-/// One pass over all values: to f32 (if `to` is), the ops in order, and to channels first (if `to_layout` is).
+/// One pass over all values: conversion to f32 (if `to` is f32), the ops in order, and a change to channels first (if
+/// `to_layout` is that).
 struct PixelPass {
   ElementType from, to;
   ChannelOrder from_layout, to_layout;
@@ -48,13 +49,13 @@ struct PixelPass {
 };
 
 SampleStep make_pass(PixelPass pass);
-/// The box that `choose` gives, which is inside the image: a view.
+/// Cuts out the box that `choose` returns, which is inside the image. The result is a view.
 SampleStep make_crop(std::function<PixelBox(const ImageSize&, SampleRng&)> choose, int64_t element_bytes);
-/// The same, with elements of `value` where the box is outside.
+/// Cuts out the box that `choose` returns. Elements outside the image become `value`.
 SampleStep make_cut(ElementType type, double value, std::function<PixelBox(const ImageSize&, SampleRng&)> choose);
 SampleStep make_flip(double chance);
 SampleStep make_resize(ElementType from, Resample method, const ImageSize& size, bool may_scale);
-/// type_cast i32 for dense values.
+/// The transform type_cast: i32, for dense values.
 SampleStep make_integers(ElementType from);
 
 /// Works in place on u8 [h, w, 3]. `amounts`: from draw_color_change.
@@ -66,9 +67,10 @@ struct Erasing {
   double value;
 };
 SampleStep make_erasing(ElementType type, ChannelOrder layout, const Erasing& erasing);
-/// Classes of u8 or i32 to f32, 0 but for a 1 at the class. Throws EnvError for a class that is not in [0, classes).
+/// Converts classes of u8 or i32 to f32 vectors that are 0 except for a 1 at the class. Throws EnvError for a class
+/// that is not in [0, classes).
 SampleStep make_one_hot(ElementType from, int64_t classes);
-/// Bytes to `length` of i32: cut off, or filled up with `filler`.
+/// Converts bytes to `length` tokens of i32; longer samples are cut off, and shorter ones filled up with `filler`.
 SampleStep make_tokens(int64_t length, int32_t filler);
 
 }  // namespace trainctl

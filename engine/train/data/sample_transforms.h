@@ -36,7 +36,7 @@ struct SampleType {
   Shape shape;  ///< [h, w, c] is an image; photos are u8 [kAnySize, kAnySize, 1 or 3]
 };
 
-/// A sample at hand: rows of `width` pixels. A value other than an image [h, w, c] is one row of one channel.
+/// A view of a sample: rows of `width` pixels. A value that is no image [h, w, c] is one row of one channel.
 struct SampleView {
   const void* data = nullptr;
   int64_t height = 1, width = 0, channels = 1;
@@ -45,7 +45,7 @@ struct SampleView {
 SampleView view_of(const void* data, const Shape& shape);
 SampleView view_of(const ImageView& image);
 
-/// A worker's own. Grows to what the largest sample needs.
+/// Scratch memory of one worker, which grows to the needs of the largest sample.
 struct TransformScratch {
   std::vector<std::byte> buffers[2];  ///< between transforms
   std::vector<std::byte> row;         ///< within one
@@ -54,7 +54,7 @@ struct TransformScratch {
   int64_t memory_bytes() const;
 };
 
-/// The part that the first transform cuts out of an image, so that no more of it is decoded.
+/// The part that the first transform cuts out of an image; only this part is decoded.
 struct CropPlan {
   std::optional<PixelBox> box;  ///< drawn already; may be partly outside of the image (zeros there)
   bool is_inside = false;       ///< decode only the box
@@ -78,22 +78,25 @@ class SampleTransforms {
   SampleTransforms(const SampleTransforms&) = delete;
 
   const SampleType& input() const { return input_; }
-  /// One shape for all samples; u8, i32 or f32.
+  /// Type and shape of the result, the same for all samples: u8, i32 or f32.
   const SampleType& result() const { return result_; }
   bool is_random() const { return is_random_; }
-  /// With keeps_bytes, for a chain that ends by mapping each byte: the result is u8, and this converts it to floats.
-  /// The result's shape is that of the floats. Else null.
+  /// With keeps_bytes, for a chain that ends by mapping each byte: the result is u8 with the shape of the floats, and
+  /// this map converts it to floats. Otherwise null.
   const std::shared_ptr<const ByteMap>& byte_map() const { return byte_map_; }
 
-  /// `in` has the input's type and fits its shape. Writes the result, row-major, to `out`. Random transforms draw from
-  /// `rng`, in order, as many numbers for every sample. `plan`: the box was drawn by plan_crop, and with is_inside
-  /// `in` is just the box. Any number of threads, each with its scratch.
+  /// Transforms one sample. `in` has the type of the input and fits its shape. Writes the result, row-major, to `out`.
+  /// Random transforms draw from `rng`, in order, the same number of random numbers for every sample. If `plan` is
+  /// given, plan_crop has drawn its box, and with is_inside `in` is only that box. Any number of threads may call it,
+  /// each with its own scratch memory.
   void run(const SampleView& in, SampleRng& rng, TransformScratch& scratch, void* out, const CropPlan& plan = {}) const;
 
-  /// For an image of this size: what the first transform will cut out. Draws only the random numbers of that transform.
+  /// Returns the part that the first transform will cut out of an image of this size. Draws only the random numbers of
+  /// that transform.
   CropPlan plan_crop(const ImageSize& size, SampleRng& rng) const;
 
-  /// A JPEG or PNG file, decoded to the input's channels, only as much of it as is needed. EnvError as decode_image.
+  /// Decodes a JPEG or PNG file to the input's channels, but only as much of it as is needed, and transforms it. Throws
+  /// the same EnvError as decode_image.
   void run_encoded(std::span<const std::byte> file, const std::string& name, SampleRng& rng, TransformScratch& scratch,
                    void* out) const;
 

@@ -7,8 +7,8 @@
 
 namespace trainctl {
 
-/// The first samples of a file, averaged over its channels, from -1 to 1, followed by zeros after its end. Throws
-/// EnvError if the file cannot be read, has another sample rate, or if libsndfile is missing.
+/// Reads the first samples of a file, averaged over its channels, in the range from -1 to 1. Zeros follow the end of
+/// the file. Throws EnvError if the file cannot be read, has another sample rate, or if libsndfile is missing.
 void read_sound(const std::string& path, int64_t sample_rate, std::span<float> out);
 
 }  // namespace trainctl

@@ -1,8 +1,8 @@
-// A source of samples: which bytes belong to which sample. It neither decodes images nor transforms anything.
+// A source of samples: it knows which bytes belong to which sample. It neither decodes images nor transforms anything.
 //
 //   Source -> read -> decode -> transforms of a sample -> batch -> device block
 //
-// A sample is the same number of named fields in every sample of a set ("image", "label", "mask").
+// All samples of a set have the same named fields ("image", "label", "mask").
 #pragma once
 
 #include <cstddef>
@@ -63,7 +63,7 @@ class Source {
   /// Describes the origin of a sample, for errors: "photos/cat/12.jpg", "shard-03.tar: 000123.jpg", "ratings.csv: row
   /// 900,001".
   virtual std::string where(int64_t sample) const = 0;
-  /// Memory that the opened source takes in each rank.
+  /// Bytes of memory that the opened source takes in each rank.
   virtual int64_t memory_bytes() const = 0;
   /// Names of classes (folders, a column of words), by number; empty if classes have no names.
   virtual const std::vector<std::string>& class_names() const = 0;

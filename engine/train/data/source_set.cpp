@@ -1,4 +1,5 @@
-// A Source as a data set: each field is read, decoded if it is an image, transformed, and left in a small type.
+// Presents a Source as a data set: each field is read, decoded if it is an image, transformed, and left in a small
+// type.
 #include "engine/train/data/source_set.h"
 
 #include <fmt/format.h>
@@ -30,7 +31,7 @@ ElementType transformable(ElementType type) {
 
 bool is_float(ElementType type) { return type == ElementType::f32 || type == ElementType::bf16; }
 
-/// Bytes of pictures, which networks read as numbers, not as indices.
+/// Returns whether the bytes of a field are pixels, which networks read as numbers and not as indices.
 bool has_pixels(const DatasetSpec& spec, const SourceField& field) {
   return field.encoding == Encoding::image || (spec.has_file_splits() && field.name != "label");
 }
@@ -106,11 +107,11 @@ void SourceSet::read(int64_t sample, ReadState& state, SampleOutputs to) const {
   }
 }
 
-/// Same as SampleTransforms::run_encoded, with the time of its two parts.
+/// The same as SampleTransforms::run_encoded, but measures the time of decoding and of transforming.
 void SourceSet::write_image(const FieldWay& way, const FieldBytes& bytes, int64_t sample, ReadState& state,
                             StageTimer& timer, void* to) const {
   timer.next(ReadStage::decode);
-  static const std::string no_name;  // a tar file stores the names of its samples: they are read only for errors
+  static const std::string no_name;  // The name is needed only for errors, and a tar file would have to be read for it.
   DecodeRequest request;
   request.channels = static_cast<int>(way.transforms->input().shape.at(2));
   CropPlan plan;

@@ -1,5 +1,5 @@
-// A Source as a data set: each field is read, decoded if it is an image, and transformed. A result of bytes stays
-// bytes, so that caches and copies to devices are small.
+// Presents a Source as a data set: each field is read, decoded if it is an image, and transformed. A result of bytes
+// stays bytes, so that caches and copies to devices are small.
 //
 //   Source -> bytes -> SampleTransforms (decode, crop, resize, …) -> the sample's field
 //
@@ -26,8 +26,8 @@ struct FieldWay {
 
 /// The fields of the samples of a set, and how each is made from a field of the source.
 struct FieldWays {
-  /// The content of a field whose last transforms map each byte by itself (byte_map.h): the floats that they give, or
-  /// the bytes before them, with SampleField::map for the device.
+  /// The content of a field whose last transforms map each byte by itself (byte_map.h): either the floats after these
+  /// transforms, or the bytes before them. In the second case SampleField::map describes the conversion for the device.
   enum class Bytes : uint8_t { become_floats, stay };
 
   /// SpecError at the transform that does not fit, or at dataset.transforms if a field has no fixed shape.
@@ -66,12 +66,12 @@ class SourceSet final : public Dataset {
   FieldWays of_;
 };
 
-/// True if a device may receive the field as bytes. Not for fields that mixup or cutmix mixes, which need floats, nor
-/// for labels.
+/// True if a device may receive the field as bytes. False for fields that mixup or cutmix mixes, because these need
+/// floats, and for labels.
 bool may_keep_bytes(const std::string& field, const std::vector<TransformSpec>& transforms);
 
-/// The transforms of a field: those for it by name, and for the first field that is not the label also those of no
-/// name.
+/// The transforms of a field: those that name it. For the first field that is not the label, also the transforms that
+/// name no field.
 std::vector<TransformSpec> transforms_of(const DatasetSpec& spec, const std::vector<SourceField>& fields,
                                          const std::string& field);
 

@@ -1,4 +1,4 @@
-// The tokens of a set's documents.
+// Tokenizes the documents of a set, and caches their tokens in a file.
 #include "engine/train/data/token_cache.h"
 
 #include <fcntl.h>
@@ -35,7 +35,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Raise it when the same files give different tokens than before.
+/// Must be raised when the same files give different tokens than before.
 constexpr const char* kTokenizationVersion = "1";
 constexpr std::string_view kTokensMagic = "trainctl tokens\n";
 constexpr int64_t kDocumentsAtOnce = 4096;
@@ -105,7 +105,7 @@ void tokenize_all(int64_t documents, const TokenCache::Tokenize& tokenize, Write
     for (const auto& words : tokenizer.tokenize(begin, std::min(documents, begin + kDocumentsAtOnce))) write(words);
 }
 
-/// A file that cannot be written, in contrast to a document that cannot be read.
+/// Thrown for a file that cannot be written, in contrast to a document that cannot be read.
 struct NotWritten {};
 
 template <class Call>
@@ -117,10 +117,10 @@ auto or_not_written(Call call) {
   }
 }
 
-/// Holds the lock of a part. Others that wait for it find the file once they have it.
+/// Holds the lock of a file NAME.part. Processes that wait for it find the complete file once they get the lock.
 class LockedPart {
  public:
-  /// NotWritten if the file cannot be created.
+  /// Throws NotWritten if the file cannot be created.
   explicit LockedPart(const std::string& path) : path_(path) {
     do {
       if (fd_ >= 0) close(fd_);
@@ -140,7 +140,7 @@ class LockedPart {
   LockedPart(const LockedPart&) = delete;
   LockedPart& operator=(const LockedPart&) = delete;
 
-  /// NotWritten.
+  /// Throws NotWritten if the file cannot be renamed.
   void rename_to(const std::string& path) {
     if (rename(path_.c_str(), path.c_str()) != 0) throw NotWritten();
     is_renamed_ = true;
@@ -247,7 +247,7 @@ DocumentTokens TokenCache::document(int64_t number) const {
   return DocumentTokens(words_.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
 }
 
-/// Returns false if there is no such file, or it is damaged.
+/// Maps the file of the tokens. Returns false if there is no such file, or if it is damaged.
 bool TokenCache::map(const std::string& path, const std::string& key, int64_t documents) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return false;

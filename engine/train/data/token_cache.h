@@ -42,7 +42,7 @@ class DocumentTokens {
 
 class TokenCache {
  public:
-  /// Threads call it at once, each with its own cache.
+  /// Tokenizes one document. Several threads call it at once, each with its own cache.
   using Tokenize = std::function<MarkedTokens(int64_t document, WordCache& cache)>;
 
   /// Reads the file of the key, or tokenizes all documents on the cores of this process and writes it. If it cannot be

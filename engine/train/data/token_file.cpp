@@ -38,8 +38,9 @@ const Kind* kind_of(int32_t magic) {
   return kind == std::end(kKinds) ? nullptr : kind;
 }
 
-/// llm.c's magic numbers are the days on which a format was made. As tokens they would be 308 and one above 54,000,
-/// which GPT-2 does not have, followed by a version and 0.
+/// Returns whether a file of llm.c has something other than tokens. The magic numbers of llm.c are the days on which a
+/// format was made. Read as tokens, such a number would be 308 followed by a token above 54,000, which GPT-2 does not
+/// have, then a version and 0.
 bool is_other_file_of_llm_c(std::span<const uint8_t> start) {
   const int32_t magic = word(start, 0), version = word(start, 1);
   return magic > 20240100 && magic < 20260000 && version > 0 && version < 100 && kind_of(magic) == nullptr;
@@ -107,7 +108,7 @@ void convert_tokens(const uint8_t* from, int64_t count, int32_t* out) {
   }
 }
 
-/// A token that no int32 holds becomes -1, which no network has.
+/// Converts tokens of 64 bits. A token that no int32 holds becomes -1, which no network has.
 void convert_wide_tokens(const uint8_t* from, int64_t count, int32_t* out) {
   for (int64_t i = 0; i < count; ++i) {
     int64_t token = 0;
@@ -141,7 +142,7 @@ TokenRange range_as(std::span<const uint8_t> body) {
 
 template <class T>
 std::optional<int64_t> first_outside_as(std::span<const uint8_t> body, int64_t below) {
-  constexpr int64_t kBlock = 4096;  // its largest is found without branches
+  constexpr int64_t kBlock = 4096;  // The maximum of a block of this size is found without branches.
   const auto count = static_cast<int64_t>(body.size() / sizeof(T));
   if (below > int64_t{std::numeric_limits<T>::max()}) return {};
   const auto at = [&](int64_t i) {
@@ -160,8 +161,8 @@ std::optional<int64_t> first_outside_as(std::span<const uint8_t> body, int64_t b
   return {};
 }
 
-/// An IDX file, as MNIST's: two zeros, the type of the elements, the number of dims, the dims (big-endian), the
-/// elements.
+/// Returns whether the file is an IDX file such as those of MNIST: two zeros, the type of the elements, the number of
+/// dims, the dims (big-endian), the elements.
 bool is_idx(std::span<const uint8_t> start, int64_t file_bytes) {
   if (start.size() < 8 || start[0] != 0 || start[1] != 0 || start[2] < 0x08 || start[2] > 0x0e) return false;
   const size_t dims = start[3];
@@ -224,7 +225,7 @@ std::array<uint8_t, kTokenHeaderBytes> token_header(TokenType type, int64_t coun
 }
 
 void copy_tokens(std::span<const uint8_t> body, TokenType type, int64_t first, int64_t count, int32_t* out) {
-  if (count == 0) return;  // there may be no memory either
+  if (count == 0) return;  // Without tokens there may be no memory to copy to either.
   const uint8_t* from = body.data() + first * byte_size(type);
   switch (type) {
     case TokenType::u8:

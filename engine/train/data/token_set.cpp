@@ -42,7 +42,7 @@ int64_t stride_of(const DatasetSpec& spec) { return spec.stride > 0 ? spec.strid
   throw SpecError({}, field, fmt::format("there is no file '{}'", pattern), "paths are relative to the job file");
 }
 
-/// In the order of the patterns, sorted within each; a file that two of them match comes once.
+/// The files in the order of the patterns, and sorted within each. A file that matches two patterns is listed once.
 std::vector<std::string> files_of(const DatasetSpec& spec) {
   std::vector<std::string> files;
   std::set<std::string> known;
@@ -131,7 +131,7 @@ size_t last_from(const std::vector<T>& list, int64_t T::*first, int64_t at) {
   return static_cast<size_t>(next - list.begin()) - 1;
 }
 
-/// The user can fix what is wrong with a file by other files, so it is an error of the job.
+/// Turns an EnvError into an error of the job, because the user can mend a broken file by naming other files.
 template <class F>
 auto of_the_token_job(F&& read) {
   try {

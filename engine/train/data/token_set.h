@@ -39,8 +39,8 @@ struct TokenIndex {
   int64_t tokens = 0, samples = 0;
 };
 
-/// For dataset.type tokens and text. Throws SpecError (dataset.path) if a pattern matches no file, a file is damaged,
-/// or one is shorter than a window.
+/// The index for dataset.type tokens and text. Throws SpecError (dataset.path) if a pattern matches no file, if a file
+/// is damaged, or if it is shorter than a window.
 TokenIndex read_token_index(const DatasetSpec& spec);
 
 /// A token that the network has no row for.
@@ -56,8 +56,9 @@ class TokenSet {
   explicit TokenSet(const DatasetSpec& spec);
 
   int64_t size() const { return index_.samples; }
-  /// A sample's tokens to `data`, and those that follow to `label`; either may be null. `scratch` grows to a window.
-  /// Threads may share the set. Throws EnvError, with the file, if it cannot be read.
+  /// Writes a sample's tokens to `data` and the tokens that follow each of them to `label`; either may be null.
+  /// `scratch` grows to the size of a window. Threads may share the set. Throws EnvError, with the file, if it cannot
+  /// be read.
   void read(int64_t sample, std::vector<uint8_t>& scratch, int32_t* data, int32_t* label) const;
   /// Asks the system to read a sample that is wanted soon, without waiting for it.
   void expect(int64_t sample) const;

@@ -1,4 +1,4 @@
-// Text files to a file of tokens, on several threads.
+// Converts text files to a file of tokens, on several threads.
 #pragma once
 
 #include <cstdint>

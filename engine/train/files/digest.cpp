@@ -1,4 +1,4 @@
-// XXH128 of what is given to it piece by piece: a checksum against damage, not against forgery.
+// Computes the XXH128 of bytes that are added piece by piece. It protects against damage, not against forgery.
 #include "engine/train/files/digest.h"
 
 #define XXH_INLINE_ALL

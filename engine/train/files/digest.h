@@ -1,5 +1,5 @@
-// XXH128 of what is given to it piece by piece: a checksum against damage, not against forgery. The digits are those of
-// `xxhsum -H128`.
+// Computes the XXH128 of bytes that are added piece by piece. It protects against damage, not against forgery. The
+// digits are the same as those of `xxhsum -H128`.
 #pragma once
 
 #include <cstdint>

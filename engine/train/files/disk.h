@@ -43,7 +43,7 @@ class DiskFile {
   DiskFile& operator=(DiskFile&&) = delete;
 
   void write(int64_t at, std::span<const uint8_t> bytes);
-  /// On the disk, not only in the system's memory, and closed.
+  /// Makes sure that the data are on the disk, not only in the system's memory, and closes the file.
   void sync_and_close();
   const std::string& path() const { return path_; }
 

@@ -17,7 +17,8 @@ namespace trainctl {
 ///   idle      nothing runs: the host, the data, other programs
 struct RankShares {
   int rank = 0;
-  double seconds = 0;                                      ///< length of the whole window
+  double seconds = 0;                                      ///< length of the window from the start of the first
+                                                           ///< profiled step to the end of the last
   double compute = 0, exposed = 0, waiting = 0, idle = 0;  ///< parts of 1
   double moving_seconds = 0;                               ///< bytes move, with or without kernels
   double hidden_seconds = 0;                               ///< the part of it under kernels

@@ -2,8 +2,9 @@
 //
 //   round(b) = b / N                a batch starts only when round(b) <= round(oldest batch that is not applied) + s
 //
-// So weights that a worker pulls lack at most the updates of the batches in those rounds, and the oldest batch may
-// always start: somebody can continue. Each server applies it to what it has applied itself.
+// The weights that a worker pulls therefore lack at most the updates of the batches in these rounds. The oldest batch
+// may always start, so some worker can always continue. Each server applies this rule to the batches that it has
+// applied itself.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ class Applied {
  public:
   Applied(int64_t first, int64_t end) : oldest_(first), end_(end) {}
 
-  /// False if the batch was counted before: it counts once, even if several workers run it.
+  /// Counts a batch as applied. Returns false if it was counted before, since several workers may run the same batch.
   bool add(int64_t batch) {
     if (batch < oldest_ || !later_.insert(batch).second) return false;
     while (!later_.empty() && *later_.begin() == oldest_) {

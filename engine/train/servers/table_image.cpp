@@ -126,12 +126,13 @@ TableImage::TableImage(int fd, int server, bool weights_only) : fd_(fd), server_
 
 TableImage::~TableImage() { close(fd_); }
 
-/// The first ones of a row.
+/// Names of the slots that are saved of a row: the first ones of its slots, or all.
 std::vector<std::string> TableImage::slots_of(const TableRows& rows) const {
   return weights_only_ ? std::vector{rows.slots().front()} : rows.slots();
 }
 
-/// Rows that expire would come back from the file of all.
+/// Returns whether an image of only the changed rows suffices. It does not if rows expire, because they would come back
+/// from the file of all rows.
 bool TableImage::changes_are_enough(std::span<const std::unique_ptr<TableRows>> tables) const {
   int64_t rows = 0, changed = 0;
   for (const auto& of_table : tables) {
@@ -158,7 +159,8 @@ void TableImage::write(std::span<const std::unique_ptr<TableRows>> tables, bool 
                          .shape = {count, rows->table().units}});
   }
   if (!changed_alone) has_written_all_ = !entries.empty();
-  // An image of changes without any still has a head, which distinguishes it from one of no rows at all.
+  // An image of changes without any changed row still has a header. That distinguishes it from the image of a server
+  // that has no rows at all.
   if (entries.empty() && !changed_alone) {
     if (ftruncate(fd_, 0) != 0) throw EnvError(std::string("cannot empty memory for tables: ") + std::strerror(errno));
     return;

@@ -99,7 +99,7 @@ void TableRows::grow() {
   }
 }
 
-/// Counts an update of a row that does not exist.
+/// Counts an update of a row that does not exist yet, and returns whether the row may now be made.
 bool TableRows::is_admitted(int32_t id) {
   if (life_.admit_after <= 1) return true;
   if (sightings_.size() >= kMostSighted) sightings_.clear();
@@ -122,7 +122,7 @@ void TableRows::all_are_saved() {
   changed_rows_ = 0;
 }
 
-/// The last row takes its place.
+/// Drops a row. The last row moves to its place.
 void TableRows::drop(int64_t slot) {
   const size_t mask = slots_.size() - 1;
   const auto entry_of = [&](int32_t id) {
@@ -156,7 +156,8 @@ void TableRows::drop(int64_t slot) {
   if (used_ % kRowsOfChunk == 0) chunks_.pop_back();
 }
 
-/// Examines this many rows, continuing in a circle where it stopped.
+/// Looks for expired rows among the next `slots` rows, starting where the last call stopped and continuing at the
+/// beginning after the last row.
 void TableRows::sweep(int64_t slots) {
   for (; slots > 0 && used_ > 0; --slots) {
     if (hand_ >= used_) hand_ = 0;

@@ -26,7 +26,8 @@ class TableRows {
   TableRows(const TableRows&) = delete;
   TableRows& operator=(const TableRows&) = delete;
 
-  /// Their weights, [ids, units]. Rows that do not exist have their initial values, and are still not made.
+  /// Reads the weights of these rows, [ids, units]. Rows that do not exist have their initial values, and are not made
+  /// by reading.
   void read(std::span<const int32_t> ids, float* out) const;
   /// One step of the job's optimizer on only these rows; each id once. `gradients`: [ids, units]; `norm`: the squared
   /// norm of all gradients, if the job clips. Makes rows that do not exist and are admitted. Call it once for each

@@ -96,7 +96,7 @@ int64_t AsyncWorker::next_batch() {
     return batch;
   }
   const int64_t batch = board_.claim(program_.rank);
-  // Once the gate is closed, the batches that it has admitted are run, and no others.
+  // Once the gate is closed, only batches that it had admitted are still run.
   const bool has_stopped = memory_.gate().asked_to_stop() &&
                            board_.first() + board_.finished() >= static_cast<int64_t>(memory_.gate().highest());
   return batch == BatchBoard::kNoneNow && has_stopped ? BatchBoard::kEnd : batch;

@@ -19,7 +19,7 @@ struct AuditedResults {
   AuditedValues first, replayed;
 };
 
-/// Called on the training thread.
+/// Records the steps that are to be audited, and starts their replays. All functions are called on the training thread.
 class AuditRecorder {
  public:
   explicit AuditRecorder(AuditOptions options) : options_(std::move(options)) {
@@ -29,7 +29,8 @@ class AuditRecorder {
 
   /// The communicator that the rank must use.
   virtual Communicator& communicator() = 0;
-  /// Once, with the executor that is audited and its options; it outlives all calls but the destructor.
+  /// Called once with the executor that is audited and its options. The executor outlives all calls except the
+  /// destructor.
   virtual void attach(Executor& audited, const ExecutorOptions& options) = 0;
 
   bool is_due(const StepScalars& scalars) const { return (int64_t{scalars.step} + 1) % options_.every == 0; }
@@ -38,10 +39,10 @@ class AuditRecorder {
   /// Called before a step that is to be audited. Waits for the replay of an earlier step, and throws the same errors as
   /// before_step.
   virtual void begin(const std::byte* inputs, const StepScalars& scalars) = 0;
-  /// After that step was started.
+  /// Called after the audited step was started.
   virtual void end() = 0;
   virtual void step_finished() {}
-  /// Waits for the replay. Throws as before_step.
+  /// Waits for the replay to end. Throws the same errors as before_step.
   void finish();
 
   virtual double overhead() const = 0;
@@ -51,17 +52,17 @@ class AuditRecorder {
  protected:
   using Replay = std::function<std::optional<AuditMismatch>()>;
 
-  /// Runs `replay` on a thread of its own. There is no other one.
+  /// Runs `replay` on a thread of its own. No other replay may be running.
   void start_replay(Replay replay);
   bool is_replaying() const { return thread_.joinable(); }  ///< or has ended, and finish() was not called
   bool has_ended() const { return thread_.joinable() && has_ended_; }
   void join();
 
-  /// Lets the replay of a step that was recorded run to its end.
+  /// Lets the replay of a recorded step run to its end.
   virtual void release() {}
-  /// The replay has ended, with or without an error.
+  /// Called when the replay has ended, with or without an error.
   virtual void replay_ended() {}
-  /// Available after a mismatch.
+  /// The two results of the audited step; available after a mismatch.
   virtual AuditedResults results() const = 0;
 
   AuditOptions options_;
@@ -78,7 +79,7 @@ class AuditRecorder {
 /// it ran where the step did, and can only show that the step's fault was transient.
 void decide(AuditMismatch& found, bool is_as_replay, bool is_as_step, bool is_elsewhere);
 
-/// Runs `work` on a new thread, and throws what it throws.
+/// Runs `work` on a new thread, waits for it, and rethrows its exception.
 void on_own_thread(const std::function<void()>& work);
 
 std::unique_ptr<AuditRecorder> make_core_audit(const Program& program, Communicator& comm, AuditOptions options);

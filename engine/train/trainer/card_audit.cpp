@@ -62,20 +62,20 @@ class CardAudit final : public AuditRecorder {
 
   Communicator& communicator() override { return comm_; }
 
-  /// Collective: every rank's card has the memory of a replay before one of them takes more for its recordings.
+  /// Collective: the card of every rank gets the memory for a replay before any card takes more memory for its
+  /// recordings.
   void attach(Executor& audited, const ExecutorOptions& options) override {
     executor_ = &audited;
     replay_.emplace(program_, comm_.rank(), comm_.num_ranks(), options_.cards, options);
     replay_->prepare(audited.make_tape(), audited.inputs());
     std::vector<int> all(static_cast<size_t>(comm_.num_ranks()));
     std::iota(all.begin(), all.end(), 0);
-    group_ = comm_.open_group(all);
-    comm_.barrier(group_);
+    comm_.barrier(comm_.open_group(all));
   }
 
-  /// The cards that replay also train, and a collective makes no progress while one of its cards runs a replay. So all
-  /// ranks wait before the step after the recorded one, and replay at the same time. Without peers the other card trains
-  /// nothing, and nobody waits.
+  /// The cards that replay also train, and a collective makes no progress while one of its cards runs a replay. All
+  /// ranks therefore wait before the step that follows the recorded one, and replay at the same time. In a job without
+  /// peers the other card trains nothing, so nobody waits.
   void before_step() override {
     const bool is_audited = is_recording_ || is_replaying();
     if (has_ended()) finish();
@@ -116,7 +116,8 @@ class CardAudit final : public AuditRecorder {
   AuditedResults results() const override { return {replay_->first_values(), replay_->replayed_values()}; }
 
  private:
-  /// Done when all other memory of the run is allocated. Its time does not count, but that of the steps before it does.
+  /// Opens the tape once all other memory of the run is allocated. The time of this is not counted as audit time, but
+  /// the steps before it are counted.
   void open_tape() {
     std::byte any{};
     executor_->read(0, &any, 1);  // waits for them
@@ -131,7 +132,6 @@ class CardAudit final : public AuditRecorder {
                                  "audit_every: 0, or use smaller batches",
                                  options_.cards.front().gpu, error.what()));
     }
-    comm_.barrier(group_);  // none waits for another's preparation later
     time_.leave_out(AuditedTime::Clock::now() - start);
   }
 
@@ -143,7 +143,6 @@ class CardAudit final : public AuditRecorder {
 
   const Program& program_;
   Communicator& comm_;
-  int group_ = -1;  ///< all ranks
   Executor* executor_ = nullptr;
   std::optional<CardReplay> replay_;
   CardReplay::Step step_;

@@ -162,7 +162,7 @@ class CoreAudit final : public AuditRecorder {
     std::string sent{};  ///< empty: it gave what was recorded
   };
 
-  /// Runs on the calling thread.
+  /// Replays the step on the calling thread.
   Result run_again() {
     if (!executor_) {
       const double begin = has_one_thread() ? thread_seconds() : now();
@@ -205,7 +205,7 @@ class CoreAudit final : public AuditRecorder {
            same(recording_.after, result.values, nullptr);
   }
 
-  /// Chooses as many cores as the rank has threads.
+  /// Moves the thread to as many cores as the rank has threads.
   std::vector<int> move_away(const std::vector<int>& others) const {
     return move_to_other_cores(others, std::max(options_.executor.threads, 1));
   }

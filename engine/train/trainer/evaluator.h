@@ -17,8 +17,8 @@ std::unique_ptr<Dataset> open_validation_set(const PlannedJob& job);
 
 class Evaluator {
  public:
-  /// All must outlive it; the job has a validation. `executor` runs `program` and belongs to the evaluator, as does the
-  /// set. `on_hang`: as TrainOptions.
+  /// All arguments must outlive the evaluator; the job has a validation. `executor` runs `program`. The evaluator owns
+  /// the executor and the set. For `on_hang` see TrainOptions.
   Evaluator(const PlannedJob& job, const PlannedEvaluation& evaluation, const Program& program,
             std::unique_ptr<Dataset> set, std::unique_ptr<Executor> executor,
             const std::function<void(const EnvError&)>& on_hang = {});
@@ -42,7 +42,7 @@ class Evaluator {
   std::unique_ptr<Loader> loader_;
 };
 
-/// train.stop_when: why the run ends after this validation; empty: it continues.
+/// The reason for which train.stop_when ends the run after this validation; empty if the run continues.
 std::string stop_reason(const StopSpec& spec, const ValidationReport& report);
 
 }  // namespace trainctl

@@ -15,7 +15,7 @@ class StateSnapshot {
   /// `program` must outlive it.
   explicit StateSnapshot(const Program& program);
 
-  /// Copies the state before step `step`; no step may be unfinished.
+  /// Copies the state before step `step`. All started steps must have finished.
   void take(int64_t step, Executor& executor);
   void put_back(Executor& executor) const;
   /// The step of the last take().

@@ -20,7 +20,7 @@ std::string device_text(const char* device, int number) {
   return number < 0 ? fmt::format("an unknown {}", device) : fmt::format("{} {}", device, number);
 }
 
-/// Passes everything on, and records the steps that are due.
+/// Passes all calls on to the audited executor, and records the steps that are due for an audit.
 class AuditedExecutor final : public Executor {
  public:
   AuditedExecutor(std::unique_ptr<Executor> inner, AuditRecorder& recorder)

@@ -43,7 +43,8 @@ TensorFingerprints::TensorFingerprints(const Program& program, Communicator& com
                                        Sink sink)
     : program_(program), comm_(comm), every_(every), sink_(std::move(sink)), first_(first_step) {}
 
-/// All ranks get here with the same steps. The state that a run begins with and the one it ends with count too.
+/// Takes fingerprints if they are due after `step` steps. All ranks call it with the same steps. The states at the
+/// beginning and the end of a run are included.
 void TensorFingerprints::look(int64_t step, Executor& executor, bool is_end) {
   if (step == last_ || (step % every_ != 0 && step != first_ && !is_end)) return;
   last_ = step;

@@ -23,7 +23,7 @@ void fill(const Operand& load, std::span<const int32_t> whole, std::byte* to) {
               static_cast<size_t>(load.shape[0] * columns) * sizeof(int32_t));
 }
 
-/// Fewer are not worth a thread.
+/// Fewer values are converted on one thread, because starting another would take longer.
 constexpr int64_t kConvertedTogether = int64_t{1} << 17;
 constexpr int kMostThreads = 8;
 
@@ -124,14 +124,15 @@ void TokenSteps::take(const Operand& printed, const void* data) {
     to_floats(printed, data, threads(), comm_.num_ranks() == 1 ? logits_ : own_values_);
 }
 
-/// Message: the number of tokens per row, the first positions, the tokens.
+/// Sends the order of a step to the other ranks. The message has the number of tokens per row, the first positions, and
+/// the tokens.
 void TokenSteps::order(int64_t tokens_of_row, std::span<const int32_t> tokens, std::span<const int32_t> starts) {
   for (int rank = 1; rank < comm_.num_ranks(); ++rank)
     if (const int64_t sent = sent_[static_cast<size_t>(rank)]; sent > 0) comm_.wait_send(rank, sent);
   message_.assign(1, static_cast<int32_t>(tokens_of_row));
   message_.insert(message_.end(), starts.begin(), starts.end());
   message_.insert(message_.end(), tokens.begin(), tokens.end());
-  // Messages have one size, so that the others know it.
+  // All messages have the same size, so that the other ranks know how much to receive.
   message_.resize(static_cast<size_t>(1 + rows() * (1 + prefill_tokens())));
   for (int rank = 1; rank < comm_.num_ranks(); ++rank)
     sent_[static_cast<size_t>(rank)] =

@@ -25,7 +25,8 @@ class TokenSteps {
  public:
   using MakeExecutor = std::function<std::unique_ptr<Executor>(const Program& program, const ExecutorOptions& options)>;
 
-  /// All must outlive it; the job has a generation. `make` gets `options` with the other members set.
+  /// All arguments must outlive it; the job has a generation. `make` makes an executor; it gets `options` with the
+  /// other members set.
   TokenSteps(const PlannedJob& job, const Program& decode, const Program& prefill, Communicator& comm,
              ExecutorOptions options, const MakeExecutor& make);
 
@@ -38,15 +39,15 @@ class TokenSteps {
   /// The step that ranks show as theirs while they generate, from 0.
   void set_step(uint32_t step) { step_ = step; }
 
-  // Rank 0. `starts`: by row, the position of its first token.
+  // Functions of rank 0. `starts` has, for each row, the position of its first token.
   /// `tokens`: [rows, prefill_tokens].
   void prefill(std::span<const int32_t> tokens, std::span<const int32_t> starts);
   /// `tokens`: one per row. Returns the logits of the next tokens, [rows, vocabulary].
   std::span<float> decode(std::span<const int32_t> tokens, std::span<const int32_t> starts);
-  /// Ends the loops of the others.
+  /// Ends the loops of the other ranks.
   void finish();
 
-  /// The other ranks: runs what rank 0 orders, until it has finished.
+  /// Called on the other ranks: runs the steps that rank 0 orders, until rank 0 calls finish().
   void follow();
 
  private:

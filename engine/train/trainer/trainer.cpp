@@ -37,10 +37,10 @@ std::vector<SampleTable> tables_to_keep(Dataset& set, const Program& program) {
   return small_enough_to_keep(tables) ? tables : std::vector<SampleTable>{};
 }
 
-/// All cores of the rank but that of the thread that starts kernels.
+/// The number of workers for data: all cores of the rank except the core of the thread that starts kernels.
 int most_workers(int threads) { return std::max(threads - 1, 1); }
 
-/// `options`: what the job does not say.
+/// Makes the loader of the training's data. `options` has the settings that the job does not have.
 std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& program, std::unique_ptr<Dataset> set,
                                     Executor& executor, LoaderOptions options) {
   const JobSpec& spec = job.spec;
@@ -136,7 +136,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   for (const Program* beside : {options.validation, options.synchronization})
     if (beside != nullptr)
       executor_options.least_arena_bytes = std::max(executor_options.least_arena_bytes, beside->arena_bytes);
-  // Rows of tables are chosen by ids that the host replaces.
+  // Tables are excluded because the host replaces the ids that choose their rows.
   if (options.cuda && !job.data.is_random && job.tables.empty())
     executor_options.tables = tables_to_keep(*set, program);
   if (options.cuda) executor_options.byte_tables = byte_tables(*set, program);
@@ -196,7 +196,8 @@ void Trainer::make_evaluator(const ExecutorOptions& training, const TrainOptions
   start_up_.ended("kernels");
 }
 
-/// A program that loads no samples, in the arena of the training. `training`: the options of its executor.
+/// Makes an executor for a program that loads no samples and runs in the arena of the training. `training` has the
+/// options of the training's executor.
 std::unique_ptr<Executor> Trainer::make_beside(const ExecutorOptions& training, const Program& program) {
   require_same_places(program_, program);
   for (size_t b = 0; b < program.buckets.size(); ++b)
@@ -215,20 +216,21 @@ std::unique_ptr<Executor> Trainer::make_beside(const ExecutorOptions& training, 
   return executor;
 }
 
-/// No step of the training may be unfinished.
+/// Exchanges the weights with their average. All started steps of the training must have finished.
 void Trainer::exchange_averages() {
   if (!averages_ || started_ == 0) return;  // there is no average before the first update
   run_beside(*averages_, no_inputs_, started_);
 }
 
-/// After every round of local steps, and at the end of the run.
+/// Returns whether the replicas must be synchronized now: after every round of local steps, and at the end of the run.
 bool Trainer::must_synchronize() const {
   if (!synchronization_ || synchronized_ == started_) return false;
   return started_ == run_steps_ || started_ == round_end_;
 }
 
-/// No step of the training may be unfinished. While rounds grow, the weights become the mean of the replicas' (rate 1):
-/// the outer optimizer would take many steps whose momentum has no time to decay.
+/// Synchronizes the replicas. All started steps of the training must have finished. While the rounds grow, the weights
+/// become the mean over the replicas (rate 1), because the momentum of the outer optimizer would need many steps to
+/// decay.
 void Trainer::synchronize() {
   const ParallelSpec& parallel = job_.spec.parallel;
   const bool is_short = parallel.outer.round_growth > 0 && started_ - round_begin_ < parallel.local_steps;
@@ -262,11 +264,11 @@ void Trainer::start_steps() {
   }
   if ((!stopped_ && started_ < run_steps_) || started_ > finished_) return;
   if (must_synchronize()) synchronize();
-  // First what the steps before it have reported.
+  // The observers first receive the reports of the steps before the validation.
   if (must_validate() && reported_ == started_) validate();
 }
 
-/// Before the next step starts, or at the end.
+/// Returns whether a validation is due before the next step starts, or at the end.
 bool Trainer::must_validate() const {
   if (!evaluator_ || validated_ == started_) return false;
   return started_ == run_steps_ || job_.spec.validation->is_due(started_, steps_per_epoch());
@@ -307,14 +309,14 @@ void Trainer::validate() {
   epoch_start_ += Clock::now() - start;
 }
 
-/// No later loss shows what the last update did.
+/// Requires a finite state at the end of the run, since no later loss would show what the last update did.
 void Trainer::require_finite_end() {
   const bool has_trained = !job_.graph.updates.empty() && finished_ > first_step_;
   if (std::exchange(end_is_finite_, true) || !has_trained || job_.spec.train.on_nan == OnNan::warn) return;
   require_finite_state(program_, *executor_, finished_);
 }
 
-/// All ranks have the same numbers, and stop here.
+/// Ends the run if train.stop_when says so. All ranks have the same numbers, and therefore stop here together.
 void Trainer::end_by_rule(const ValidationReport& report) {
   if (job_.spec.train.stop_when) stop_reason_ = trainctl::stop_reason(*job_.spec.train.stop_when, report);
   if (!stop_reason_.empty()) stopped_ = true;
@@ -323,7 +325,7 @@ void Trainer::end_by_rule(const ValidationReport& report) {
 void Trainer::start_step() {
   if (started_ == first_step_) epoch_start_ = last_;
   const int64_t epoch = started_ / steps_per_epoch();
-  const int64_t updates = started_ - loss_scale_.skipped;  // before this step
+  const int64_t updates = started_ - loss_scale_.skipped;  // The number of updates before this step.
   StepScalars scalars =
       step_scalars(job_.spec.optimizer.learning_rate, optimizer_, started_, epoch, run_steps_, loss_scale_.skipped);
   if (loss_scale_.scale > 0) scalars.loss_scale = static_cast<float>(loss_scale_.scale);
@@ -341,7 +343,8 @@ void Trainer::start_step() {
   ++started_;
 }
 
-/// A validation starts only when all steps before it are reported, so the plateau is that of the step.
+/// The learning rate of a step. A validation starts only when all steps before it are reported, so the plateau state is
+/// the one that belongs to this step.
 double Trainer::rate_of(int64_t step) const {
   return local_rate_of(job_.spec) * plateau_.scale * learning_rate(job_.spec.optimizer.learning_rate, step, run_steps_);
 }
@@ -364,7 +367,8 @@ void Trainer::finish_start_up() {
   for (TrainObserver* observer : observers_.all()) observer->on_first_step(start_up_);
 }
 
-/// The first broken sample, and then each time that there are twice as many: many make no flood.
+/// Reports broken samples: the first one, and then each time that their number has doubled, so that many of them do not
+/// flood the output.
 void Trainer::report_skipped() {
   const SkippedSamples skipped = loader_->skipped();
   if (skipped.count == 0 || skipped.count < 2 * reported_skipped_) return;
@@ -372,21 +376,21 @@ void Trainer::report_skipped() {
   for (TrainObserver* observer : observers_.all()) observer->on_skipped(finished_, skipped);
 }
 
-/// Before the first step, and where checkpoints by steps are due.
+/// Takes a snapshot of the state before the first step, and at each step at which a checkpoint by steps is due.
 void Trainer::take_snapshot() {
   if (started_ == first_step_ || started_ % job_.spec.train.saving().every_steps == 0)
     snapshot_->take(started_, *executor_);
 }
 
-/// All ranks have the same norm of gradients, and return together. Not after an overflow of scaled gradients, which is
-/// no spike.
+/// Returns to the snapshot after a spike. All ranks have the same norm of the gradients, so they return together. An
+/// overflow of scaled gradients is not a spike.
 void Trainer::roll_back(const StepReport& report) {
   if (!report.is_skipped || is_counted(report, kOverflowedMetric)) return;
   snapshot_->put_back(*executor_);
   for (TrainObserver* observer : observers_.all()) observer->on_rollback(report.run_step, snapshot_->step());
 }
 
-/// All ranks have the same norm of gradients, and the same scale.
+/// Updates the loss scale after a step. All ranks have the same norm of the gradients, and therefore the same scale.
 void Trainer::scale_loss(StepReport& report) {
   report.has_overflowed = job_.spec.train.on_spike ? is_counted(report, kOverflowedMetric) : report.is_skipped;
   report.loss_scale = loss_scale_.scale;

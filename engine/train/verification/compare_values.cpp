@@ -42,7 +42,7 @@ double squared_norm(const std::vector<float>& values, const std::vector<float>* 
   return sum;
 }
 
-/// Infinite where it is not a number: a value is then not finite.
+/// Returns difference / scale; infinite if the quotient is nan, because a value is then not finite.
 double ratio(double difference, double scale) {
   if (difference == 0) return 0;
   const double relative = difference / std::max(scale, std::numeric_limits<double>::min());

@@ -52,7 +52,7 @@ class RecordedCommunicator final : public Communicator {
     add(Collective::all_to_all, group, members(group) * count * byte_size(dtype));
     recorded_->all_to_all(group, in, out, count, dtype);
   }
-  /// Recorded with the most bytes that it moves, which the report states.
+  /// Records the call with the largest number of bytes that it may move, which is the number in the plan's report.
   void all_to_all_rows(int group, const void* in, void* out, int64_t count, DType dtype,
                        const CountedRows& rows) override {
     add(Collective::all_to_all, group, members(group) * count * byte_size(dtype));

@@ -76,7 +76,7 @@ void add_part(const Variable& variable, int64_t first, const std::vector<float>&
   }
 }
 
-/// All that this rank has of weights, optimizer states and running statistics.
+/// Adds everything that this rank has of weights, optimizer states and running statistics.
 void add_state(const Program& program, Executor& executor, bool weights_alone, GatheredTensors& tensors) {
   for (const StoredRange& range : stored_ranges(program)) {
     if (range.is_copy || !range.is_fresh || range.count == 0 || !is_float(range.dtype)) continue;

@@ -39,10 +39,11 @@
 namespace trainctl {
 namespace {
 
-// Relative differences that the other order of sums under another plan may cause, in f32.
+// Relative differences that may arise in f32 because another plan adds the terms of sums in another order.
 constexpr double kLossTolerance = 1e-5, kGradientTolerance = 1e-4, kMoveTolerance = 1e-2;
 constexpr double kGradientFloor = 1e-2, kMoveFloor = 1e-3;
-/// Smaller gradients, relative to all of them, are rounding of sums that cancel.
+/// Gradients whose norm is smaller than this, relative to the norm of all gradients, consist of the rounding errors of
+/// sums that cancel.
 constexpr double kRounding = 1e-6;
 constexpr double kSlopeTolerance = 3e-4, kUpdateTolerance = 3e-4;
 constexpr size_t kMostListed = 8;
@@ -58,7 +59,7 @@ std::string time_text() {
   return text;
 }
 
-/// A folder that is deleted with it.
+/// A temporary folder that is deleted together with this object.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -80,7 +81,7 @@ class TemporaryFolder {
   std::string path_;
 };
 
-/// The same network and update on one rank.
+/// The job with the same network and update, but on one rank.
 JobSpec one_rank(JobSpec spec) {
   const int micro_batches = spec.parallel.micro_batches;
   spec.parallel = {};

@@ -44,23 +44,24 @@ def lamb(lr=0.003, betas=(0.9, 0.999), eps=1e-6, decay=0.01):
         m.mul_(betas[0]).add_((1 - betas[0]) * g)
         v.mul_(betas[1]).add_((1 - betas[1]) * g * g)
         u = m / (1 - betas[0] ** t) / ((v / (1 - betas[1] ** t)).sqrt() + eps) + decay * p
-        p.sub_(lr * p.norm() / u.norm() * u)
+        p.sub_(lr * (p.norm() / u.norm() if p.norm() > 0 and u.norm() > 0 else 1) * u)
 
     return change
 
 
 def lars(lr=0.3, momentum=0.9, decay=0.01, trust=0.02):
-    """You et al. (2017), Large Batch Training of Convolutional Networks."""
+    """You et al. (2017), Large Batch Training of Convolutional Networks; the ratio is 1 if a norm is 0, as in optax."""
 
     def change(_, p, g, state):
         buffer = state.setdefault("momentum", torch.zeros_like(p))
-        buffer.mul_(momentum).add_(trust * p.norm() / (g.norm() + decay * p.norm()) * (g + decay * p))
+        ratio = trust * p.norm() / (g.norm() + decay * p.norm()) if p.norm() > 0 and g.norm() > 0 else 1
+        buffer.mul_(momentum).add_(ratio * (g + decay * p))
         p.sub_(lr * buffer)
 
     return change
 
 
-def muon(lr=0.003, momentum=0.95, decay=0.1):
+def muon(lr=0.003, momentum=0.95, decay=0.1, eps=1e-8):
     """torch.optim.Muon without the rounding to bf16, with match_rms_adamw; AdamW for vectors."""
 
     def change(t, p, g, state):
@@ -68,7 +69,7 @@ def muon(lr=0.003, momentum=0.95, decay=0.1):
             m, v = state.setdefault("m", torch.zeros_like(p)), state.setdefault("v", torch.zeros_like(p))
             m.mul_(0.9).add_(0.1 * g)
             v.mul_(0.999).add_(0.001 * g * g)
-            p.mul_(1 - lr * decay).sub_(lr * m / (1 - 0.9**t) / ((v / (1 - 0.999**t)).sqrt() + 1e-8))
+            p.mul_(1 - lr * decay).sub_(lr * m / (1 - 0.9**t) / ((v / (1 - 0.999**t)).sqrt() + eps))
             return
         buffer = state.setdefault("momentum", torch.zeros_like(p))
         buffer.lerp_(g, 1 - momentum)

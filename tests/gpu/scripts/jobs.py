@@ -9,6 +9,7 @@ import pathlib
 import sys
 import tempfile
 
+# The script runs from the root of the packed files, beside their tests/random_jobs.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "tests/random_jobs"))
 from runs import Failure, call, comparable, difference, of_steps, read_losses  # noqa: E402
 

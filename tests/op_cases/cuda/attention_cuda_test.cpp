@@ -19,7 +19,7 @@ bool cudnn_is_here() {
   return false;
 }
 
-/// Packed as in the layer attention: for each kv head its queries, its key, its value.
+/// A call of cuDNN with q, k and v packed as in the layer attention: for each kv head its queries, its key, its value.
 CudnnAttention packed(int64_t b, int64_t heads, int64_t t, int64_t d, bool causal, bool backward,
                       DType dtype = DType::bf16) {
   const int64_t row = 3 * heads * d;
@@ -33,7 +33,7 @@ CudnnAttention packed(int64_t b, int64_t heads, int64_t t, int64_t d, bool causa
   return attention;
 }
 
-/// One sample with grouped queries, packed per kv head: each kv head is passed to cuDNN as a sample.
+/// One sample with grouped queries that are packed per kv head. Each kv head is passed to cuDNN as if it were a sample.
 CudnnAttention heads_as_samples(int64_t kv_heads, int64_t group, int64_t t, int64_t d, bool backward) {
   const int64_t of_head = (group + 2) * d, row = kv_heads * of_head;
   const CudnnTensor q{{kv_heads, group, t, d}, {of_head, d, row, 1}},
@@ -48,7 +48,7 @@ CudnnAttention heads_as_samples(int64_t kv_heads, int64_t group, int64_t t, int6
 
 }  // namespace
 
-/// One query head of each group, whose dk and dv are apart.
+/// A call with one query head of each group, whose dk and dv are separate from those of the other query heads.
 CudnnAttention one_query_a_group(int64_t b, int64_t kv_heads, int64_t group, int64_t t, int64_t d) {
   const int64_t of_head = (group + 2) * d, row = kv_heads * of_head, heads = kv_heads * group;
   const CudnnTensor x{{b, kv_heads, t, d}, {t * row, of_head, row, 1}};
@@ -68,7 +68,7 @@ TEST_CASE("cuDNN's attention takes the kv heads of one sample, with their querie
   }
 }
 
-/// cuDNN has no deterministic gradient of whole groups for some sizes (version 9.19: 2048 rows).
+/// For some sizes cuDNN has no deterministic gradient of whole groups (version 9.19: 2048 rows).
 TEST_CASE("cuDNN has a deterministic gradient of one query head of each group, with its own gradients of the keys") {
   if (!cudnn_is_here()) return;
   for (const int64_t t : {64, 192, 704, 1000, 1024, 2048}) {

@@ -1,4 +1,4 @@
-// The weight gradient in tiles on tensor cores, against float64.
+// Tests the gradient of convolution weights by tiles on tensor cores against float64.
 #include "engine/ops/conv2d/conv_tiles_cuda.h"
 
 #include <doctest/doctest.h>
@@ -30,7 +30,7 @@ Sides sides_of(const SquareConvolution& c) {
   return {c.x, y, {c.x, y, c.groups, window, true}};
 }
 
-/// Element [k, c, r, s]: the sum, and that of the terms' magnitudes.
+/// The expected value of element [k, c, r, s], and the sum of the magnitudes of its terms.
 std::pair<double, double> expected(const SquareConvolution& c, const Sides& sides, const std::vector<float>& x,
                                    const std::vector<float>& dy, int64_t k, int64_t channel, int64_t r, int64_t s) {
   const Images &in = sides.x, &out = sides.y;
@@ -85,7 +85,8 @@ void check_tiles(const TileCase& tile) {
     const std::vector<float> xs = tensors.values(x, after), dys = tensors.values(dy, after),
                              got = tensors.values(dw, after), before = tensors.values(dw, tensors.before());
     Worst worst;
-    // Checks only some elements of large weights, with a stride that meets every channel and pixel of the window.
+    // Checks only every 97th element of large weights; this stride meets every channel and every pixel of the
+    // window.
     const size_t step = got.size() > 20000 ? 97 : 1;
     for (size_t i = 0; i < got.size(); i += step) {
       const auto at = static_cast<int64_t>(i);
@@ -112,7 +113,7 @@ TEST_CASE("cuda: weight gradients in tiles follow float64, and give the same bit
   check_tiles({{{2, 32, {6, 5}}, {16, 16, 3, 3}, 1, 1, 1, 2}});  // groups
   check_tiles({{{2, 37, {6, 5}}, {41, 37, 3, 3}, 1, 1}});        // both copied
   check_tiles({{{2, 16, {5, 5}}, {16, 16, 1, 1}, 3, 2}});        // windows that lie entirely in the padding
-  check_tiles({{{2, 16, {5, 6}}, {8, 16, 3, 3}, 1, 1}, false});  // images that begin anywhere
+  check_tiles({{{2, 16, {5, 6}}, {8, 16, 3, 3}, 1, 1}, false});  // The images begin at addresses that are not aligned.
   check_tiles({{{2, 16, {5, 6}}, {8, 16, 3, 3}, 1, 1}, true, true});
   check_tiles({{{2, 16, {5, 6}}, {8, 16, 3, 3}, 1, 1}, true, true, DType::bf16});
   check_tiles({{{8, 64, {6, 6}}, {136, 64, 1, 1}}, true, false, DType::bf16});

@@ -1,5 +1,5 @@
-// Convolutions as image networks have them: too large for the emulated GPU, and large enough that the engine is chosen
-// by measurement.
+// Tests of convolutions with the sizes of image networks: too large for the emulated GPU, and large enough that
+// measurements choose the engine.
 #include <doctest/doctest.h>
 
 #include <cstdio>
@@ -32,7 +32,7 @@ const std::vector<SquareConvolution>& convolutions() {
   return all;
 }
 
-/// Some engines of f32 transform tiles (Winograd), which rounds more than a sum does.
+/// The tolerance is 5e-5 in f32, because some engines transform tiles (Winograd), which rounds more than a sum does.
 CaseRun run_in(DType floats, int misaligned_by = 0) { return {cuda_device(misaligned_by), floats, 5e-5}; }
 
 void check_row(const OpCase& row) {

@@ -1,4 +1,4 @@
-// The GPU as a device of the op cases.
+// Lets the op cases run on the GPU.
 #pragma once
 
 #include "tests/op_cases/case_device.h"
@@ -8,8 +8,8 @@ namespace trainctl {
 /// Returns whether this machine has a GPU. If not, prints that to the test's output.
 bool gpu_is_here();
 
-/// Operands begin `misaligned_by` bytes past a 256-byte boundary, if that is whole elements: ranges of buckets may
-/// begin at any element.
+/// The operands begin `misaligned_by` bytes past a 256-byte boundary, if that is a whole number of elements. In jobs
+/// the ranges of buckets may begin at any element.
 const CaseDevice& cuda_device(int misaligned_by = 0);
 
 }  // namespace trainctl

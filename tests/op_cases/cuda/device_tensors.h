@@ -18,7 +18,7 @@ namespace trainctl {
 
 inline void must(cudaError_t status) { REQUIRE_MESSAGE(status == cudaSuccess, cudaGetErrorString(status)); }
 
-/// Tensors one after another in device memory, each 16-byte aligned, or 4 bytes past such a boundary.
+/// Tensors one after another in device memory. Each begins at a multiple of 16 bytes, or 4 bytes past one.
 class Tensors {
  public:
   explicit Tensors(bool aligned) : shift_(aligned ? 0 : 1) {}
@@ -26,7 +26,8 @@ class Tensors {
   Tensors& operator=(const Tensors&) = delete;
   ~Tensors() { cudaFree(device_); }
 
-  /// Filled with NaN if `size` is 0: a kernel must write it.
+  /// Adds a tensor of random numbers of this size. With a `size` of 0 the tensor is filled with NaN, so a kernel must
+  /// write it.
   int add(Shape shape, float size, DType dtype = DType::f32) {
     const int64_t n = num_elements(shape), words = dtype == DType::bf16 ? (n + 1) / 2 : n;
     const auto first = static_cast<int64_t>(host_.size()) + shift_;
@@ -61,7 +62,7 @@ class Tensors {
     return all;
   }
   const std::vector<float>& before() const { return host_; }
-  /// A tensor's values in a result of download() or before().
+  /// The values of one tensor in a result of download() or before().
   std::vector<float> values(int tensor, const std::vector<float>& all) const {
     std::vector<float> of(static_cast<size_t>(size(tensor)));
     const float* const from = &all[static_cast<size_t>(first(tensor))];
@@ -95,8 +96,8 @@ class Tensors {
   void* device_ = nullptr;
 };
 
-/// The largest error, relative to the largest expected value or, if given, to the largest sum of magnitudes of the
-/// terms: terms may cancel.
+/// The largest error. It is relative to the largest expected value or, if they are given, to the largest sum of the
+/// terms' magnitudes, because terms may cancel.
 struct Worst {
   double off = 0, size = 0;
   void compare(double got, double expected, double terms = 0) {

@@ -1,5 +1,5 @@
-// Softmax and its loss on a GPU for rows far from 0: a warp or a block per row, in registers or shared memory, in packs
-// or single elements.
+// Tests of softmax and its loss on a GPU for rows with numbers far from 0. The sizes reach each kernel: a warp or a
+// block per row, in registers or shared memory, with packs or single elements.
 #include <doctest/doctest.h>
 
 #include "tests/op_cases/cuda/cuda_device.h"

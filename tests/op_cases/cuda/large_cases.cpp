@@ -1,5 +1,5 @@
-// Each row reaches a different path in the kernels: packs or single elements, a warp or a block per row, one or many
-// blocks a sum, rows that fit into shared memory or not.
+// Cases each of which reaches another path in the kernels: packs or single elements, a warp or a block per row, one or
+// many blocks per sum, rows that fit into shared memory or do not.
 #include "tests/op_cases/cuda/large_cases.h"
 
 #include <cmath>
@@ -77,9 +77,10 @@ void add_rows(std::vector<OpCase>& rows) {
     rows.push_back({"softmax", {{x}}, dim(1), {x}});
     rows.push_back({"softmax_cross_entropy", {{x}, ids({x[0]}, n)}, {{"scale", 0.01}}, {{1}}});
   }
-  // More rows than groups of threads: a row's threads synchronize while the next row is loading.
+  // There are more rows than groups of threads: the threads of a row synchronize while the next row is loading.
   rows.push_back({"softmax_cross_entropy", {{{30011, 70}}, ids({30011}, 70)}, {{"scale", 0.01}}, {{1}}});
-  // More rows than blocks: one row is loaded into shared memory while the previous one is stored. f32 rows do not fit.
+  // There are more rows than blocks: one row is loaded into shared memory while the previous one is stored. Rows of f32
+  // do not fit.
   rows.push_back({"softmax", {{{134, 114001}}}, dim(1), {{134, 114001}}});
   rows.push_back({"softmax_cross_entropy", {{{134, 114001}}, ids({134}, 114001)}, {{"scale", 0.01}}, {{1}}});
   rows.push_back(batch_norm_case({3000, 64}, true));
@@ -140,8 +141,8 @@ void add_rows(std::vector<OpCase>& rows) {
   rows.push_back({"embedding", {ids({1100}, 255), {{255, 16}}}, {}, {{1100, 16}}});  // sorted in one pass
 }
 
-/// In bf16, cuDNN or, on Hopper, the engine's own gradients compute heads with a multiple of 8 features. In f32 the
-/// engine's own tiles do.
+/// Adds heads of many sizes. In bf16, heads with a multiple of 8 features are computed by cuDNN or, on Hopper, by the
+/// engine's own gradients; in f32 by the engine's own tiles.
 void add_attention(std::vector<OpCase>& rows) {
   const auto attrs = [](int64_t d, int64_t group, bool causal, const char* packing = "heads") -> Attrs {
     return {{"head_dim", d},
@@ -206,7 +207,8 @@ void add_attention(std::vector<OpCase>& rows) {
   }
 }
 
-/// Several tiles of each expert's rows, the last one partial; experts of very different sizes, some without rows.
+/// Adds cases in which the rows of each expert fill several tiles, the last one in part. The experts have very
+/// different numbers of rows, some of them none.
 void add_experts(std::vector<OpCase>& rows) {
   const Attrs gated{
       {"experts", int64_t{3}}, {"function", std::string("swiglu")}, {"capacity", 3.0}, {"block", int64_t{17}}};

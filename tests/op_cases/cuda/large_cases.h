@@ -1,4 +1,4 @@
-// Rows for a GPU: more than one block, rows longer than a block, primes, and sizes that fill whole 16-byte packs.
+// Cases for a GPU: more than one block, rows longer than a block, primes, and sizes that fill whole 16-byte packs.
 #pragma once
 
 #include "tests/op_cases/op_case.h"

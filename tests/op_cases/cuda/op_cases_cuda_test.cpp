@@ -17,12 +17,13 @@
 namespace trainctl {
 namespace {
 
-/// Runs in f32 and bf16.
+/// The runs of each case: one in f32 and one in bf16.
 std::vector<CaseRun> runs() { return {{cuda_device(), DType::f32}, {cuda_device(), DType::bf16}}; }
 
 bool is_product(const OpCase& row) { return get_op(row.op).kernel.is_product; }
 
-/// Says on stderr, while the program runs, which ops take longer than a few seconds: a run that is cut off shows where.
+/// Prints to stderr which ops take longer than a few seconds while they run, so that the output of a run that is cut
+/// off shows where it was.
 class Progress {
  public:
   Progress() = default;
@@ -30,7 +31,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// Before each row.
+  /// Called before each row.
   void at(const OpCase& row) {
     if (row.op != op_) end();
     op_ = row.op;
@@ -63,7 +64,7 @@ bool takes_f16(const OpCase& row) {
   });
 }
 
-/// False, and the case is skipped, where TRAINCTL_OP_CASES names no family with such rows.
+/// Returns false, and skips the case, if TRAINCTL_OP_CASES names no family with rows that fit.
 bool has_rows(const std::vector<OpCase>& rows, const std::function<bool(const OpCase&)>& fit) {
   const bool has = std::any_of(rows.begin(), rows.end(), fit);
   if (!has) skip_test("TRAINCTL_OP_CASES names no family with rows for this case");
@@ -71,8 +72,8 @@ bool has_rows(const std::vector<OpCase>& rows, const std::function<bool(const Op
 }
 bool every_row(const OpCase&) { return true; }
 
-/// Matrix products come last, in a separate case: after a kernel that faults, later cases lose the GPU.
-/// `concerns`: whether the check checks anything on a row.
+/// Calls `check` for each row. Matrix products come last, in a separate case, because cases after a kernel that faults
+/// lose the GPU. `concerns` says whether the check tests anything on a row.
 template <class Check>
 void check_all(Check check_row, bool products = false, const std::function<bool(const OpCase&)>& concerns = every_row) {
   if (!gpu_is_here()) return;

@@ -1,4 +1,4 @@
-// The CUDA kernels of the example plugin (examples/plugin), through the same calls as in a job.
+// Tests of the CUDA kernels of the example plugin (examples/plugin), through the same calls as in a job.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -20,7 +20,7 @@ const PluginOp& snake() {
   return *find_plugin_kernel("snake");
 }
 
-/// The outputs of a node, which begin with 0.5 in each element.
+/// Runs a node and returns its outputs, each element of which is 0.5 before the run.
 std::vector<Operand> run_on(const CaseDevice& device, const PluginCase& built, const Node& node,
                             const PluginValues& values, bool adds) {
   std::vector<Operand> in, out;

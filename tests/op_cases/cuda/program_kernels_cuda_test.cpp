@@ -1,4 +1,5 @@
-// The kernel cases of the families on a GPU, against the CPU on the same bytes. And the rule that no kernel is missing.
+// Compares the kernel cases of the families on a GPU with the CPU on the same bytes, and tests that no kernel is
+// missing.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -24,7 +25,7 @@ Floats random_floats(int64_t n, uint64_t key) {
   return values;
 }
 
-/// Numbers in bf16's range where a kernel takes bf16.
+/// Rounds the numbers to bf16 if a kernel takes bf16.
 Floats rounded(Floats values, DType dtype) {
   for (float& v : values) v = dtype == DType::bf16 ? from_bf16(to_bf16(v)) : v;
   return values;
@@ -43,9 +44,9 @@ bool is_large(const KernelCase& row) {
   return std::any_of(row.in.begin(), row.in.end(), large) || std::any_of(row.out.begin(), row.out.end(), large);
 }
 
-/// Results on a GPU are those of the CPU and have the same bits twice. An interpreter of kernels (every_nth) tries
-/// every fifth large call, and repeats it only where its operands are aligned. Five is odd, so that all settings of
-/// options that alternate from call to call are tried.
+/// Checks that the results on a GPU are those of the CPU, and have the same bits in a second run. On the emulator
+/// (every_nth) only every fifth large call runs, and it is repeated only if its operands are aligned. Because five is
+/// odd, all settings of options that alternate from call to call are tried.
 class KernelCaseCheck {
  public:
   void operator()(const KernelCase& row) {

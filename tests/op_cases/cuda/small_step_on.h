@@ -1,4 +1,4 @@
-// For tests that demand a common launch: they get one under TRAINCTL_SMALL_STEP=off too.
+// For tests that require a common launch, so that they get one even with TRAINCTL_SMALL_STEP=off.
 #pragma once
 
 #include <cstdlib>
@@ -7,7 +7,7 @@
 
 namespace trainctl {
 
-/// The kernels for small steps are on while it exists.
+/// Turns the kernels for small steps on as long as this object exists.
 class SmallStepOn {
  public:
   SmallStepOn() {

@@ -1,4 +1,5 @@
-// Products by tiles against float64: sizes for each kind of tile, with and without clusters and 16-byte packs.
+// Tests of products by tiles against float64, with sizes for each kind of tile, with and without clusters and 16-byte
+// packs.
 #include <cuda_runtime.h>
 #include <doctest/doctest.h>
 
@@ -19,7 +20,7 @@ using cuda::Product;
 
 void must_launch(cudaError_t status) { REQUIRE_MESSAGE(status == cudaSuccess, cudaGetErrorString(status)); }
 
-/// Floats in device memory, 16-byte aligned or some floats past that, with a copy of their initial values.
+/// Floats in device memory, at a multiple of 16 bytes or some floats past it, with a copy of their initial values.
 class TileProductFloats {
  public:
   TileProductFloats(int64_t n, uint64_t key, int64_t past) : first(static_cast<size_t>(n)), past_(past) {
@@ -50,7 +51,7 @@ struct Form {
   bool bias = false, relu = false, slope = false, accumulate = false, descend = false, sums = false;
 };
 
-/// A product and its memory.
+/// A product and the memory of its operands.
 struct Made {
   Made(Product product, const Form& form, int64_t past)
       : a(product.batch * product.m * product.k, 1, past),
@@ -92,7 +93,7 @@ struct Made {
   double stored(double sum, bool accumulate, float before) const {
     return sum * (p.descend != nullptr ? -double{rate.first[0]} : 1.0) + (accumulate ? before : 0.0f);
   }
-  /// The largest difference, relative to the largest value.
+  /// The largest difference from the expected result, relative to the largest expected value.
   double error() const {
     const std::vector<float> got = c.now();
     double off = 0, size = 1e-30;

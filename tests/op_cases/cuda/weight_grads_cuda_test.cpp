@@ -1,4 +1,4 @@
-// Gradients of several weights in one launch, and the descent steps that use them, against float64.
+// Tests of the gradients of several weights in one launch, and of the descent steps that use them, against float64.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -23,7 +23,8 @@ struct Group {
   bool descend = true, biases = true, aligned = true;
 };
 
-/// One result: its previous value, plus the sum over rows of products, or of dy itself.
+/// One result: its previous value plus, for a weight, the sum over rows of the products x dy, or, for a bias, the sum
+/// of dy.
 struct Expected {
   double rate;
   const float *x, *dy;  ///< row 0; no x: a bias
@@ -122,7 +123,8 @@ TEST_CASE("cuda: gradients of several weights in one launch, and steps of descen
   check_group({24, reference, false, false, false});
   check_group({24, reference, true, false});
   check_group({24, reference, false, true, true, false});
-  // More rows than fit into shared memory at a time; the last tiles end inside slabs of columns, or before them.
+  // There are more rows than fit into shared memory at a time. The last tiles end inside slabs of columns, or before
+  // them.
   check_group({257, {{612, 412}, {700, 508}}});
   check_group({600, {{612, 412}, {700, 508}}, true, false});
   check_group({300, {{4, 4240}, {2900, 68}, {64, 92}, {1, 77}, {101, 1}}});

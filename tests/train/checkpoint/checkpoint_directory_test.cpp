@@ -1,4 +1,4 @@
-// Publishing, stragglers, crashes, losses of power, retention.
+// Tests of publishing checkpoints, of stragglers, crashes and losses of power, and of retention.
 #include "engine/train/checkpoint/checkpoint_directory.h"
 
 #include <doctest/doctest.h>
@@ -44,7 +44,7 @@ std::vector<int64_t> complete_steps(const CheckpointDirectory& directory) {
 
 void spoil(const std::string& path) { fs::resize_file(path, fs::file_size(path) - 1); }
 
-/// Attempts, saves and deletions; `announced` is the step of the last save that succeeded.
+/// Begins attempts, saves and deletes checkpoints. `announced` is the step of the last save that succeeded.
 void work(CheckpointDirectory& directory, Disk& disk, int64_t& announced) {
   for (int64_t step = 10; step <= 40; step += 10) {
     const int attempt = step == 10 || step == 30 ? directory.claim_attempt() : step == 20 ? 1 : 2;
@@ -346,7 +346,7 @@ namespace {
 
 const CheckpointOwner kAlice{"a11ce", "alice"}, kBob{"b0b", "bob"};
 
-/// Saves for the directory's owner.
+/// Saves a checkpoint that belongs to the directory's owner.
 std::string save_owned(CheckpointDirectory& directory, int64_t step, int attempt) {
   Manifest manifest = write_sample_files(directory.begin(step, attempt), two_small_tensors(), step, attempt);
   manifest.lineage = directory.owner()->lineage;

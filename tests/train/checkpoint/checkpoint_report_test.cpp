@@ -1,4 +1,4 @@
-// The sizes of checkpoints that plans report.
+// Tests of the sizes of checkpoints that plans report.
 #include "engine/train/checkpoint/checkpoint_report.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// checkpoint diff: which tensors differ, and by how much.
+// Tests of `checkpoint diff`: which tensors differ, and by how much.
 #include "engine/train/checkpoint/compare.h"
 
 #include <doctest/doctest.h>

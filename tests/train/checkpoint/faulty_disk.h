@@ -14,7 +14,7 @@ namespace trainctl {
 /// Thrown in place of the call at which the process dies.
 struct Death {};
 
-/// Does all calls but fsync, except as its fields say, and remembers them.
+/// Executes all calls but fsync, unless its fields say otherwise, and remembers them.
 class FaultyDisk : public Disk {
  public:
   int fails_at = -1;  ///< this call, counted from 0, returns -1
@@ -34,8 +34,9 @@ class FaultyDisk : public Disk {
   int unlink(const std::string& path) override;
   int rmdir(const std::string& path) override;
 
-  /// Makes `to` what `from`, written through this disk, may be after a loss of power. What was synced is there: data by
-  /// fsync of their file, names by fsync of their directory. Anything else is there or not, by chance.
+  /// Makes `to` a state in which `from`, written through this disk, may be after a loss of power. Everything that was
+  /// synced is there: data by an fsync of their file, names by an fsync of their directory. Chance decides whether
+  /// anything else is there.
   void lose_power(const std::string& from, const std::string& to, std::mt19937& random) const;
 
  private:

@@ -1,4 +1,4 @@
-// Name maps: patterns, orders of axes, and the errors for a map that does not fit.
+// Tests of name maps: patterns, orders of axes, and the errors for a map that does not fit.
 #include "engine/train/checkpoint/name_map.h"
 
 #include <doctest/doctest.h>
@@ -44,7 +44,7 @@ std::vector<float> counted(int64_t count) {
 const std::byte* bytes(const std::vector<float>& values) { return reinterpret_cast<const std::byte*>(values.data()); }
 std::byte* bytes(std::vector<float>& values) { return reinterpret_cast<std::byte*>(values.data()); }
 
-/// The elements of a box of ours, from theirs.
+/// The elements of a box of our tensor, read from their tensors.
 std::vector<float> placed(const AxisOrder& order, const AxisOrder::Sizes& sizes, const Box& ours,
                           const std::vector<std::vector<float>>& theirs) {
   std::vector<float> values(static_cast<size_t>(num_elements(ours.shape)), -1);
@@ -61,7 +61,7 @@ std::vector<float> placed(const AxisOrder& order, const AxisOrder::Sizes& sizes,
   return values;
 }
 
-/// Checks that every box of ours gets its elements, if ours count from 0.
+/// Checks that every box of our tensor gets its elements, if the elements of our tensor are 0, 1, 2, …
 void check_boxes(const AxisOrder& order, const AxisOrder::Sizes& sizes, const Shape& shape,
                  const std::vector<std::vector<float>>& theirs) {
   const Shape two = shape.size() == 2 ? shape : Shape{shape[0], 1};

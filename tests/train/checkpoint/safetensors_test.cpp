@@ -1,4 +1,4 @@
-// The published rules of safetensors, one by one, and files that are written and read again.
+// Tests of the published rules of safetensors, one by one, and of files that are written and read again.
 #include "engine/train/files/safetensors.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Small checkpoints with known contents, cut into boxes at random.
+// Makes small checkpoints with known contents, cut into boxes at random.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,11 @@ struct SampleTensor {
   std::vector<std::vector<Box>> boxes;  ///< boxes in each file
 };
 
-/// Element `index` of the whole tensor, as bytes: a small integer, exact in every type, other in each tensor.
+/// The bytes of a box of the tensor. Each element is a small integer that depends on the tensor and the element's
+/// index, and that every type represents exactly.
 std::vector<uint8_t> sample_bytes(const SampleTensor& tensor, const Box& box, DType dtype);
 
-/// Boxes that tile the shape: it is cut in two, then a part of it, and so on.
+/// Makes boxes that tile the shape: the shape is cut in two, then one of its parts, and so on.
 std::vector<Box> random_tiling(const Shape& shape, int pieces, std::mt19937& random);
 /// A random box inside the shape.
 Box random_box(const Shape& shape, std::mt19937& random);
@@ -34,7 +35,7 @@ std::vector<SampleTensor> two_small_tensors();
 /// Writes the tensors' files there, and returns the manifest of them all.
 Manifest write_sample_files(const std::string& folder, const std::vector<SampleTensor>& tensors, int64_t step,
                             int attempt, Disk& disk = real_disk());
-/// begin, files, commit. Returns the path.
+/// Saves a checkpoint: begins a step, writes its files and commits it. Returns the path.
 std::string save_sample(CheckpointDirectory& directory, const std::vector<SampleTensor>& tensors, int64_t step,
                         int attempt, Disk& disk = real_disk());
 

@@ -1,4 +1,4 @@
-// Tilings, against counting every element.
+// Compares the check of tilings with a count over all elements.
 #include "engine/train/checkpoint/tiling.h"
 
 #include <doctest/doctest.h>
@@ -25,7 +25,7 @@ bool contains(const Box& box, const Shape& place) {
   return true;
 }
 
-/// The same answer, by looking at each element.
+/// Finds the same defect by looking at each element.
 std::string counted_defect(const Shape& shape, const std::vector<Box>& boxes) {
   for (int64_t element = 0; element < num_elements(shape); ++element) {
     Shape place(shape.size());

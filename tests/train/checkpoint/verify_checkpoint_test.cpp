@@ -1,4 +1,4 @@
-// Damage of every kind is found by verify, and never loaded.
+// Tests that verify finds damage of every kind, and that damaged data are never loaded.
 #include "engine/train/checkpoint/verify_checkpoint.h"
 
 #include <doctest/doctest.h>
@@ -76,7 +76,7 @@ TEST_CASE("each flipped byte of a checkpoint is detected, and the file is named"
 
 namespace {
 
-/// Reads without verifying first, and returns all numbers or nothing.
+/// Reads a checkpoint without verifying it first. Returns all numbers or nothing.
 std::optional<std::vector<ByteVector>> read_all(const std::string& path) {
   try {
     PieceReader reader(read_manifest(path), path);

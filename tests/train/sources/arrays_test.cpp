@@ -1,5 +1,5 @@
-// Arrays in files: npy, npz, safetensors and CIFAR's records, byte by byte. What NumPy itself writes is read in
-// foreign_files_test.cpp.
+// Tests of arrays in files: npy, npz, safetensors and CIFAR's records, written here byte by byte.
+// foreign_files_test.cpp reads files that NumPy itself has written.
 #include "engine/train/data/sources/arrays.h"
 
 #include <doctest/doctest.h>
@@ -117,7 +117,7 @@ TEST_CASE("a deflated member that would inflate to far more than it has is refus
             "damaged or malicious file; if the file is valid, store it uncompressed, as np.savez does");
 }
 
-// Each of them was within the limit.
+// A regression: each member alone was within the limit.
 TEST_CASE("deflated members of a file are limited together, whether or not they share their data") {
   constexpr int64_t kPacked = int64_t{250} << 10, kInflated = int64_t{250} << 20;
   std::vector<ZipMember> members;
@@ -174,11 +174,13 @@ TEST_CASE("an error of an npz file names the file, and the member that is damage
   CHECK(contains(error(changed(directory + 16, char(good[directory + 16] + 1))),
                  "'y.npy': its content does not match its checksum; download the file again"));
   CHECK(contains(error(changed(directory + 24, 9)), "'y.npy': has more than 9 bytes"));
-  CHECK(contains(error(changed(directory + 25, 9)), "t.npz: 'y.npy': "));  // shorter than the directory says
-  CHECK(contains(error(changed(directory + 27, 127)), "'y.npy': 2,13"));   // 2 GB from 100 bytes cannot be
-  CHECK(contains(error(changed(directory + 42, 3)), "t.npz: 'y.npy': "));  // no header there
-  CHECK(contains(error(changed(35 + 5 + 4, 'x')), "t.npz: 'y.npy': "));    // damaged data
-  CHECK(error(good + "x") == "no error");                                  // as zip programs and NumPy accept it
+  CHECK(contains(error(changed(directory + 25, 9)), "t.npz: 'y.npy': "));  // The directory of the zip file states
+                                                                           // another size than the data have.
+  CHECK(contains(error(changed(directory + 27, 127)), "'y.npy': 2,13"));   // 100 bytes cannot inflate to 2 GB.
+  CHECK(contains(error(changed(directory + 42, 3)), "t.npz: 'y.npy': "));  // There is no header at this offset.
+  CHECK(contains(error(changed(35 + 5 + 4, 'x')), "t.npz: 'y.npy': "));    // The data are damaged.
+  CHECK(error(good + "x") == "no error");                                  // Zip programs and NumPy accept bytes after
+                                                                           // the end too.
 }
 
 TEST_CASE("a stored member of an npz that extends beyond the file is an error when the file is opened") {

@@ -1,4 +1,4 @@
-// CSV files: values, quotes, classes from words, and errors that state the file and the line.
+// Tests of CSV files: values, quotes, classes from words, and errors that state the file and the line.
 #include "engine/train/data/sources/csv.h"
 
 #include <doctest/doctest.h>

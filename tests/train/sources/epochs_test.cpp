@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kEpochsSamples = 96, kBatch = 16, kSteps = kEpochsSamples / kBatch;
 
-/// One shard. A sample's text says its number.
+/// A data set of one shard. The text of a sample is its number.
 DatasetSpec one_shard(const ScratchFolder& folder) {
   ByteVector bytes;
   for (int64_t i = 0; i < kEpochsSamples; ++i)
@@ -50,8 +50,8 @@ Program of_rank(int rank, int ranks) {
 
 using Samples = std::vector<int>;
 
-/// The samples of each step in [first, end), in the order of the batch, as `ranks` ranks read them, each with
-/// `workers`.
+/// The samples of each step in [first, end), in the order of the batch, as `ranks` ranks with `workers` workers each
+/// read them.
 Samples seen(const DatasetSpec& spec, int ranks, int workers, int64_t first, int64_t end) {
   Samples all(static_cast<size_t>((end - first) * kBatch));
   DatasetSpec own = spec;

@@ -1,4 +1,4 @@
-// Files that Python's tarfile, csv, numpy and safetensors write (make_files.py): the sources read what was written.
+// Tests that the sources read what Python's tarfile, csv, numpy and safetensors have written (make_files.py).
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <sys/wait.h>
@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// False, and the test is skipped, where a library is missing. The environment of ./bootstrap peers has them.
+/// Makes the files. Returns false, and skips the test, if a library is missing. The environment of ./bootstrap peers
+/// has all of them.
 bool make_files(const std::string& kind, const ScratchFolder& folder) {
   const fs::path source = TRAINCTL_SOURCE_DIR, peers = source / "build/peers/bin/python3";
   const std::string python = fs::exists(peers) ? peers.string() : "python3";

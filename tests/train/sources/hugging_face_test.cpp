@@ -1,5 +1,5 @@
-// Folders that Hugging Face's save_to_disk writes. What the datasets package itself writes is read in
-// tests/train/tables.
+// Tests of folders as Hugging Face's save_to_disk writes them. tests/train/tables reads folders that the package
+// datasets itself has written.
 #include "engine/train/data/tables/hugging_face.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Folders of images: what is a class, which order they have, and which folders are refused.
+// Tests of folders of images: what counts as a class, the order of classes and images, and which folders are refused.
 #include "engine/train/data/sources/image_folder.h"
 
 #include <doctest/doctest.h>
@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A file whose contents are its name.
+/// Adds a file whose content is its name.
 void add(const ScratchFolder& folder, const std::string& name) {
   fs::create_directories(fs::path(folder.path()) / fs::path(name).parent_path());
   folder.write(name, to_bytes(name));
@@ -23,7 +23,7 @@ std::unique_ptr<Source> open(const ScratchFolder& folder, Texts classes = {}) {
   return open_image_folder({.paths = {folder.path()}, .classes = std::move(classes)});
 }
 
-/// "label path", of each sample.
+/// The text "label path" for each sample.
 Texts samples_of(const Source& source, const ScratchFolder& folder) {
   Texts samples;
   for (int64_t s = 0; s < source.size(); ++s) {

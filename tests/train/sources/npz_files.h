@@ -1,4 +1,4 @@
-// The bytes of npy and npz files for tests.
+// Makes the bytes of npy and npz files for tests.
 #pragma once
 
 #include <zlib.h>
@@ -9,7 +9,7 @@
 
 namespace trainctl {
 
-/// A file of one array, with this header.
+/// A npy file of one array, with this header.
 inline std::string npy_of(const std::string& header, const std::string& data) {
   std::string file("\x93NUMPY\x01\x00", 8);
   file += static_cast<char>(header.size() & 255);
@@ -25,7 +25,7 @@ struct NpzMember {
   bool deflated = false;
 };
 
-/// Little-endian.
+/// The number as little-endian bytes.
 inline std::string number(uint64_t value, int bytes) { return {reinterpret_cast<const char*>(&value), size_t(bytes)}; }
 
 inline std::string deflate_raw(const std::string& data) {

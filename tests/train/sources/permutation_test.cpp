@@ -1,4 +1,5 @@
-// A computed permutation: bijective for any size, and an element says nothing about the neighboring ones.
+// Tests of a computed permutation: it is bijective for any size, and an element says nothing about the neighboring
+// ones.
 #include "engine/train/data/permutation.h"
 
 #include <doctest/doctest.h>
@@ -10,7 +11,7 @@ using namespace trainctl;
 
 namespace {
 
-/// Pearson's statistic, as standard deviations from its mean under the uniform distribution.
+/// Pearson's chi-squared statistic, in standard deviations from its mean under the uniform distribution.
 double chi_square(const std::vector<int64_t>& counts) {
   double total = 0;
   for (const int64_t count : counts) total += static_cast<double>(count);
@@ -78,7 +79,7 @@ TEST_CASE("over many keys two neighbours of a keyed permutation get each pair of
       const KeyedPermutation order(n, key);
       ++counts[order.at(1) * n + order.at(2)];
     }
-    std::vector<int64_t> pairs;  // of different values: the others cannot be
+    std::vector<int64_t> pairs;  // Pairs of different values; equal values cannot occur.
     for (uint64_t a = 0; a < n; ++a)
       for (uint64_t b = 0; b < n; ++b)
         if (a != b) pairs.push_back(counts[a * n + b]);

@@ -1,4 +1,4 @@
-// Tables as sources of samples.
+// Tests of tables as sources of samples.
 #include "engine/train/data/sources/table_source.h"
 
 #include <doctest/doctest.h>

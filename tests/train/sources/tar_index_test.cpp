@@ -1,4 +1,4 @@
-// The index beside a tar shard: what it saves, how large it is, and an index of another file.
+// Tests of the index beside a tar shard: what it saves, how large it is, and that an index of another file is refused.
 #include "engine/train/data/sources/tar_index.h"
 
 #include <doctest/doctest.h>

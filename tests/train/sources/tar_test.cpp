@@ -1,4 +1,4 @@
-// Tar shards: which files are a sample, how each kind is read, and every way in which a shard can be damaged.
+// Tests of tar shards: which files are a sample, how each kind is read, and every way in which a shard can be damaged.
 #include "engine/train/data/sources/tar.h"
 
 #include <doctest/doctest.h>
@@ -110,7 +110,7 @@ TEST_CASE("long names and sizes of GNU and of pax are read") {
                            tar_member("PaxHeaders/y", "10 size=3\n", 'x') + wrong_size + tar_member("", "abc") +
                            tar_end();
   ByteVector whole = bytes;
-  // The data "abc" follow the header at once: take out the header that tar_member put before them.
+  // The data "abc" must follow the header at once, so the header that tar_member put before them is taken out.
   whole.erase(whole.end() - 1024 - 1024, whole.end() - 1024 - 512);
   const auto source = open_tar({.paths = {folder.write("t.tar", whole)}});
   Texts found;
@@ -144,7 +144,7 @@ TEST_CASE("a wrong size in a header is an error that names the header") {
   const ByteVector first = tar_member("0.txt", "x");
   CHECK(contains(error_of_tar(folder, first + tar_header("1.txt", 1 << 20) + tar_end()),
                  "t.tar: byte 1,024: the header specifies 1,048,576 bytes of data, but the file has only 1,024 more"));
-  // One that is too small makes data look like a header.
+  // With a size that is too small, data are taken for the next header.
   CHECK(contains(error_of_tar(folder, tar_header("0.txt", 0) + ByteVector(512, 'y') + tar_end()),
                  "t.tar: byte 512: the checksum: "));
 }

@@ -1,4 +1,5 @@
-// Data sets made of others: the parts of a split, and mixes; and the check that reads all samples of a set.
+// Tests of data sets that are made of others (the parts of a split, and mixes), and of the check that reads all samples
+// of a set.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -75,7 +76,7 @@ TEST_CASE("adding samples moves no other sample to another part of a split") {
   const auto before = std::make_shared<Numbers>(12'345), after = std::make_shared<Numbers>(30'000);
   for (const char* part : {"train", "validation"})
     CHECK(includes(values_of_part(after, part), values_of_part(before, part)));
-  // A split by name even keeps its parts if the new samples come first.
+  // A split by name keeps its parts even if the new samples come first.
   const auto shifted = std::make_shared<Numbers>(12'445, -100);
   shifted->name = [](int64_t sample) {
     return fmt::format("elsewhere/n/{}", sample < 100 ? 99'999 + sample : sample - 100);
@@ -85,7 +86,8 @@ TEST_CASE("adding samples moves no other sample to another part of a split") {
 }
 
 TEST_CASE("a split by name treats files of one name in several folders as different files") {
-  // 30 photos per class, whose names are the numbers 0 to 29 in each: one hash per number would give 0 or 4 at a time.
+  // Each class has 30 photos, named 0 to 29. If the hash were of the number alone, equal names in all classes would go
+  // to the same part, 0 or 4 at a time.
   std::map<size_t, int> sizes;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     const auto set = std::make_shared<Numbers>(120);

@@ -28,7 +28,7 @@ const Overrides kClipped = {"launch.ranks=2", "parallel.mode=data_parallel",
 const Overrides kAdam = {"launch.ranks=2", "parallel.mode=data_parallel",
                          "optimizer={type: adamw, learning_rate: 0.01, weight_decay: 0.1, clip_norm: 0.5}"};
 
-/// The place of the first instruction that a condition holds for.
+/// The position of the first instruction for which a condition holds.
 template <typename Condition>
 size_t find_instruction(const Program& program, const Condition& holds) {
   const auto found = std::find_if(program.instructions.begin(), program.instructions.end(), holds);
@@ -52,7 +52,7 @@ void insert_after(Program& program, size_t at, Instruction added) {
 void remove_instruction(Program& program, size_t at) {
   const int place = static_cast<int>(at);
   const std::vector<int> waits = program.instructions[at].waits;
-  // The next instruction of its stream waited for them through it.
+  // The next instruction of the same stream must now wait for the inputs for which the removed instruction waited.
   const Stream stream = program.instructions[at].stream;
   for (size_t next = at + 1; next < program.instructions.size(); ++next)
     if (program.instructions[next].stream == stream) {
@@ -69,7 +69,7 @@ void remove_instruction(Program& program, size_t at) {
   if (!program.live.empty()) program.live.erase(program.live.begin() + place);
 }
 
-/// The first output of an instruction is multiplied by `factor`.
+/// Multiplies the first output of an instruction by `factor`.
 void scale_output(Program& program, size_t at, double factor) {
   const Instruction& before = program.instructions[at];
   Instruction scale;
@@ -84,7 +84,7 @@ void scale_output(Program& program, size_t at, double factor) {
   scale.stream = Stream::compute;
   if (before.stream != Stream::compute) scale.waits = {static_cast<int>(at)};
   insert_after(program, at, std::move(scale));
-  // Readers of the result wait for what has changed it.
+  // Instructions that read the result must wait for the instruction that has changed it.
   for (size_t i = at + 2; i < program.instructions.size(); ++i) {
     std::vector<int>& waits = program.instructions[i].waits;
     if (std::find(waits.begin(), waits.end(), static_cast<int>(at)) != waits.end())
@@ -118,7 +118,7 @@ Node& node_of(Graph& graph, std::string_view name) {
   return *found;
 }
 
-/// Kernels that update something get another value of an attribute.
+/// Gives another value of an attribute to the kernels that update parameters.
 std::function<void(Programs&)> updates_with(const char* attr, double value, int only_rank = -1) {
   return [=](Programs& programs) {
     for (Program& program : programs) {
@@ -134,7 +134,7 @@ void labels_of_the_first_micro_batch(Programs& programs) {
   std::vector<size_t> places;
   for (size_t i = 0; i < program.instructions.size(); ++i)
     if (program.instructions[i].name == "load label") places.push_back(i);
-  // Both micro-batches read the labels of the first one.
+  // Lets both micro-batches read the labels of the first one.
   program.instructions.at(places.at(1)).micro_batch = program.instructions.at(places.at(0)).micro_batch;
 }
 
@@ -175,7 +175,7 @@ void sums_loss_twice(Programs& programs) {
   }
 }
 
-/// The weights stay as they are, but a rank sends more than it needs to.
+/// The weights stay correct, but a rank sends more than it needs to.
 void gathers_weights_twice(Programs& programs) {
   for (Program& program : programs) {
     const size_t at = find_instruction(program, [](const Instruction& code) {
@@ -195,7 +195,7 @@ void sends_gradients_of_other_weights(Programs& programs) {
   code.inputs[0].offset = code.outputs[0].offset = program.buckets.at(0).weights_offset;
 }
 
-/// The masks of rank 1 are those of the first rows of the batch, as on rank 0.
+/// Gives rank 1 the dropout masks of the first rows of the batch, which belong to rank 0.
 void masks_of_the_first_rows(Programs& programs) {
   bool is_planted = false;
   for (Instruction& code : programs.at(1).instructions)
@@ -208,7 +208,7 @@ void masks_of_the_first_rows(Programs& programs) {
   if (!is_planted) throw std::logic_error("there is no dropout");
 }
 
-/// The gradients of the last micro-batch replace those of the others.
+/// Lets the gradients of the last micro-batch replace those of the other micro-batches, instead of being added.
 void keeps_the_last_micro_batch(Programs& programs) {
   for (Program& program : programs)
     for (Instruction& code : program.instructions)
@@ -236,11 +236,11 @@ std::vector<FaultCase> fault_cases() {
   const auto in_programs = [](std::function<void(Programs&)> change) {
     return PlantedFault{.in_programs = std::move(change)};
   };
-  // Kernels are the same in the reference.
+  // The fault is in the kernel itself, so the reference has it too.
   const auto in_kernel = [](std::function<void(Programs&)> change) {
     return PlantedFault{.in_programs = change, .in_reference = change};
   };
-  // Rules.
+  // Faults of sharding rules.
   add("a wrong letter in the rule of a product: its weight is read transposed", "mlp", kFourRanks,
       in_rules([](Graph& graph) {
         Rule& rule = node_of(graph, "layer2.matmul").rule;
@@ -263,7 +263,7 @@ std::vector<FaultCase> fault_cases() {
           if (update.gradients.size() == 2) update.gradients.pop_back();
       }),
       {"gradients"});
-  // Programs.
+  // Faults of programs.
   add("a missing all_reduce of gradients", "mlp", kTwoRanks, in_programs(without(Purpose::gradient)), {"proof"});
   add("a missing all_reduce of activations", "mlp", kFourRanks, in_programs(without(Purpose::redistribute)),
       {"losses"});
@@ -301,7 +301,7 @@ std::vector<FaultCase> fault_cases() {
   add("masks of dropout of other samples", "classifier", kTwoRanks, in_programs(masks_of_the_first_rows), {"losses"});
   add("gradients of the last micro-batch alone", "mlp", kMicroBatches, in_programs(keeps_the_last_micro_batch),
       {"gradients", "proof"});
-  // Kernels.
+  // Faults of kernels.
   add("a kernel of the plan that is off by 0.1 %", "mlp", kFourRanks, in_programs(scaled("layer2.matmul", 1.001)),
       {"gradients"});
   add("a gradient's kernel of the plan that is off by 0.1 %", "mlp", kPipeline,
@@ -319,7 +319,7 @@ std::vector<FaultCase> fault_cases() {
       {"update"});
   add("a limit of the gradients' norm that is off by 0.2 % everywhere", "gpt", kAdam,
       in_kernel(updates_with("clip_norm", 0.501)), {"update"});
-  // Memory and hardware.
+  // Faults of memory and hardware.
   add("a rank that needs more memory than planned", "mlp", kTwoRanks, in_programs([](Programs& programs) {
         programs.at(1).arena_bytes += 4096;
         programs.at(1).memory.buffers += 4096;

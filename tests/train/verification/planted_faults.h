@@ -1,4 +1,4 @@
-// Faults of the planner, the compiler, kernels and ranks, to be planted into a verification.
+// Faults of the planner, the compiler, kernels and ranks, which tests plant into a verification.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Verifying sound jobs passes, and each planted fault is found.
+// Tests that sound jobs pass the verification, and that each planted fault is found.
 #include "engine/train/verification/verify_job.h"
 
 #include <doctest/doctest.h>
@@ -58,7 +58,7 @@ TEST_CASE("every planted fault is found, and without it the same job is verified
     const Certificate certificate = verify_job(job_spec(job, overrides));
     CAPTURE(failures(certificate));
     CHECK(certificate.passed());
-    // The loss of some networks has corners where its slope would be measured.
+    // The loss of some networks has a corner at the place at which its slope would be measured.
     for (const VerifiedCheck& check : certificate.checks)
       if (check.status == CheckStatus::skipped) CHECK(check.name == "slope");
   }

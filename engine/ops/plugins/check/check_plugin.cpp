@@ -19,15 +19,16 @@
 namespace trainctl {
 namespace {
 
-constexpr double kCutTolerance = 1e-4;  // of the largest value: sums have another order
+constexpr double kCutTolerance = 1e-4;  // relative to the largest value; sharded sums have another order
 constexpr double kSameTolerance = 1e-5;
 constexpr std::byte kNanPoison{0xff}, kOtherPoison{0x4b};
 
-/// The element that is farthest off, relative to the largest expected one. A NaN is infinitely far.
+/// The element with the largest error, relative to the largest expected value. The error of a NaN is infinite.
 struct PluginDifference {
   double relative = 0;
   size_t element = 0;
 };
+/// Compares results with the expected values element by element.
 PluginDifference difference_of(const std::vector<double>& got, const std::vector<double>& expected) {
   double largest = 1e-30, worst = 0;
   PluginDifference found;
@@ -105,7 +106,7 @@ class OpCheck {
     return true;
   }
 
-  /// More threads, and what the op's flags say.
+  /// Checks that results do not depend on the number of threads, and what the flags of the op promise.
   void check_promises(const PluginCase& built, const Node& node, const PluginValues& values) {
     demand_same(built, node, values, {.threads = 3}, "with call->threads = 3");
     const bool is_forward = node.op == op_.name;
@@ -130,7 +131,7 @@ class OpCheck {
 
   std::string function_of(const Node& node) const { return node.op == op_.name ? "forward" : "backward"; }
 
-  /// A result that differs with the bytes that were in its memory before.
+  /// Reports a result that depends on the bytes that were in its memory before the kernel ran.
   void compare_poisons(const PluginCase& built, const Node& node, size_t o, const PluginRun& first,
                        const PluginRun& second) {
     const TensorId tensor = node.outputs[o];
@@ -201,7 +202,8 @@ class OpCheck {
     }
   }
 
-  /// The first layer of a network needs only the gradients of parameters.
+  /// Checks that gradient i does not change if no other gradient is wanted: the first layer of a network needs only the
+  /// gradients of parameters.
   void check_alone(const PluginCase& built, const PluginValues& values, size_t i) {
     const auto wanted = std::ranges::count_if(built.in_grads, [](TensorId id) { return id >= 0; });
     if (wanted < 2) return;
@@ -246,7 +248,7 @@ class OpCheck {
     }
   }
 
-  /// One letter 2, 3 or 4 ways; then two letters that are right by themselves, 2 ways each.
+  /// Checks shardings: each letter 2, 3 and 4 ways, then pairs of letters that passed alone, 2 ways each.
   void check_cuts(const PluginCase& built, const PluginValues& values) {
     const std::vector<Factor>& factors = built.graph.layers[0].factors;
     std::vector<size_t> right;
@@ -276,7 +278,7 @@ class OpCheck {
       }
   }
 
-  /// The factor is the one that is cut in every dim that has it.
+  /// True if the factor is the one that a cut divides in every dim that contains it.
   static bool is_major(const PluginCase& built, size_t f) {
     const std::vector<Factor>& factors = built.graph.layers[0].factors;
     const auto fits = [&](const TensorRule& rule) {
@@ -294,7 +296,7 @@ class OpCheck {
     const std::string place = cut_text(built, cuts);
     bool is_right = true;
     for (const Node* node : nodes(built)) {
-      if (!is_right) break;  // the gradients have the same rule
+      if (!is_right) break;  // the gradients follow the same rule, so they would be wrong too
       const PluginRun run = run_cut(built, *node, cuts, values, {.place = place});
       for (size_t o = 0; o < node->outputs.size(); ++o) {
         const TensorId tensor = node->outputs[o];

@@ -16,6 +16,7 @@ namespace {
 
 constexpr uint64_t kValuesSeed = 20260;
 
+/// The attrs of an example: its values of the attributes, or their defaults.
 Attrs attrs_of_example(const PluginOp& op, const trainctl_example& example) {
   Attrs attrs = with_defaults({}, op.layer.fields);
   for (int32_t i = 0; i < op.c.num_attributes; ++i) {
@@ -54,6 +55,8 @@ TensorId add_tensor_of_case(Graph& graph, std::string name, Shape shape, DType d
   return static_cast<TensorId>(graph.tensors.size() - 1);
 }
 
+/// Adds the backward node of the case, with the gradients of outputs that are `given` and the gradients that are
+/// `wanted`.
 void add_backward_of_case(PluginCase& built, NodeId forward, unsigned wanted, unsigned given) {
   const PluginOp& op = *built.op;
   for (const TensorId output : built.forward.outputs) {

@@ -73,7 +73,7 @@ class GuardedOperand {
     }
   }
 
-  /// "after the end"; "" if the guard bytes are intact.
+  /// Says which guard bytes were overwritten ("after the end"); "" if they are intact.
   std::string damage() const {
     const auto changed = [&](std::byte byte) { return byte != guard_; };
     const auto end = memory_.begin() + static_cast<std::ptrdiff_t>(kGuardBytes + bytes_);
@@ -174,7 +174,8 @@ class NodeOnRanks {
         rule, [&](const DimRule& dim) { return cut_factor(dim, layer.factors) == static_cast<int>(factor); });
   }
 
-  /// Ranks that differ in a letter which only inputs have hold terms of a sum; of other equal parts the first counts.
+  /// True if the output of this rank is added to the whole result. Ranks that differ in a letter that only inputs have
+  /// hold terms of a sum, so all of them count. If ranks hold equal copies, only the first counts.
   bool counts_on(const std::vector<int>& at, const TensorRule& output) const {
     for (size_t f = 0; f < at.size(); ++f) {
       if (at[f] == 0 || has(output, f, layer_)) continue;

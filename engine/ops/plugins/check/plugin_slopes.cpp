@@ -13,7 +13,7 @@ namespace trainctl {
 namespace {
 
 constexpr double kStep = 0.03;
-constexpr double kSlopeTolerance = 0.01;  // of the largest slope of the tensor
+constexpr double kSlopeTolerance = 0.01;  // relative to the largest slope of the tensor
 constexpr size_t kMostElements = 400;
 
 struct Slope {
@@ -40,7 +40,8 @@ class SlopesOfOperand {
     double plus = 0, minus = 0;
   };
 
-  /// The sum of (outputs - those in the middle) * their gradients, with the element moved both ways by about h.
+  /// Moves an element up and down by about h, and returns for each direction the sum of (change of an output * gradient
+  /// of that output) over all outputs.
   Side side(size_t element, double h) {
     Side found;
     for (const double sign : {1.0, -1.0}) {
@@ -89,7 +90,7 @@ PluginSlopes compare_slopes(const PluginCase& built, const PluginValues& values,
   for (size_t k = 0; k < elements.size(); ++k) {
     const Slope& slope = found[k];
     const double got = gradient[elements[k]], off = std::fabs(got - slope.value), slack = kSlopeTolerance * largest;
-    // At a kink any slope between those of both sides is right.
+    // At a kink, any slope between the slopes of the two sides is correct.
     const bool is_between =
         got >= std::min(slope.left, slope.right) - slack && got <= std::max(slope.left, slope.right) + slack;
     if (off <= slack || is_between) continue;

@@ -23,7 +23,7 @@ const std::map<std::string, std::string>& architectures() {
   return all;
 }
 
-/// Names within a block.
+/// From the names of tensors within a block of the Hugging Face model to the names in llama.cpp.
 const std::map<std::string, std::string>& names_in_block() {
   static const std::map<std::string, std::string> all = {{"input_layernorm", "attn_norm"},
                                                          {"self_attn.q_proj", "attn_q"},
@@ -53,7 +53,7 @@ struct NameInBlock {
   std::string block, layer, end;  ///< "3", "mlp.up_proj", ".weight"
 };
 
-/// "model.layers.3.mlp.up_proj.weight"; nothing for a name outside of blocks.
+/// Splits a name such as "model.layers.3.mlp.up_proj.weight"; nothing for a name outside of blocks.
 std::optional<NameInBlock> in_block(const std::string& name, const std::string& begin) {
   if (!name.starts_with(begin)) return {};
   const size_t number_end = name.find('.', begin.size()), end = name.rfind('.');
@@ -85,7 +85,8 @@ GgufModel::GgufModel(const nlohmann::json& config) : config_(config), type_(fiel
     refuse_model("gguf export does not support rope_scaling of type " + kind, "supported types: linear, llama3");
 }
 
-/// transformers 5 has the base and the scaling together, for Gemma by kind of attention.
+/// The settings of the rotary embedding. In files of transformers 5 the base and the scaling are in one object, for
+/// Gemma one object per kind of attention.
 const nlohmann::json& GgufModel::rotary() const {
   static const nlohmann::json nothing = nlohmann::json::object();
   for (const char* field : {"rope_scaling", "rope_parameters"}) {
@@ -170,7 +171,8 @@ void GgufModel::add_rope_scaling(Settings& all) const {
   all.emplace_back(architecture_ + ".rope.scaling.factor", static_cast<float>(field_or(rotary(), "factor", 1.0)));
 }
 
-/// Llama 3.1: long wave lengths are divided by the factor, short ones stay, those between are interpolated.
+/// The factors of Llama 3.1: long wavelengths are divided by the factor, short wavelengths stay, and wavelengths
+/// between the two are interpolated.
 std::vector<float> GgufModel::rotary_factors() const {
   if (rotary_type() != "llama3") return {};
   const nlohmann::json& scaling = rotary();

@@ -28,7 +28,8 @@ class GgufModel {
 
   const std::string& architecture() const { return architecture_; }
   std::vector<std::pair<std::string, GgufSetting>> settings() const;
-  /// nullopt: llama.cpp has no such tensor, or computes it. Throws SpecError (--format) for an unknown name.
+  /// The place of a tensor of the model folder in the file; nullopt if llama.cpp has no such tensor, or computes it.
+  /// Throws SpecError (--format) for an unknown name.
   std::optional<GgufPlace> place_of(const std::string& name) const;
   /// Factors of the rotary frequencies, the tensor rope_freqs.weight; empty: none.
   std::vector<float> rotary_factors() const;

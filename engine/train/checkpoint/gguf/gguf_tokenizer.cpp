@@ -33,7 +33,7 @@ std::string text_of_file(const fs::path& path) {
   return text.str();
 }
 
-/// An empty object if there is no such file.
+/// Reads a JSON file; an empty object if there is no such file.
 nlohmann::json read_json(const fs::path& path) {
   if (!fs::exists(path)) return nlohmann::json::object();
   nlohmann::json json = nlohmann::json::parse(text_of_file(path), nullptr, false);
@@ -41,7 +41,7 @@ nlohmann::json read_json(const fs::path& path) {
   return json;
 }
 
-/// All steps of a pre-tokenizer or normalizer, in order, with those of its sequences.
+/// All steps of a pre-tokenizer or normalizer, in order. A step that is itself a sequence is replaced by its steps.
 std::vector<nlohmann::json> steps_of(const nlohmann::json& part, const char* list) {
   if (!part.is_object()) return {};
   if (field_or(part, "type", "") != "Sequence") return {part};
@@ -134,7 +134,7 @@ class TokenizerReader {
       if (kinds_[id] == kUnused) tokens_[id] = "[PAD" + std::to_string(id) + "]";
   }
 
-  /// Written as "left right". They are texts in older files, and pairs in newer ones.
+  /// The merges, each written as "left right". Older files store them as such texts, newer ones as pairs.
   std::vector<std::string> merges() const {
     std::vector<std::string> merges;
     for (const nlohmann::json& merge : model_.value("merges", nlohmann::json::array()))

@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kReadElements = int64_t{1} << 22;
 constexpr const char* kRotaryFactors = "rope_freqs.weight";
 
-/// Numbers of the format for the type of most of a file's tensors.
+/// The number by which the format names the type of most tensors of the file: 0 f32, 1 f16, 7 q8_0.
 uint32_t file_type(GgufType type) { return type == GgufType::f32 ? 0 : type == GgufType::f16 ? 1 : 7; }
 
 nlohmann::json read_config(const std::string& folder) {
@@ -63,7 +63,8 @@ class TensorCopy {
   }
 
  private:
-  /// The row in the model folder of a row in the file, which interleaves a head's rows [0, half) and [half, 2 half).
+  /// The row in the model folder that belongs at this row of the file. The file interleaves a head's rows [0, half)
+  /// with its rows [half, 2 half).
   int64_t source_row(int64_t row, int64_t rows) const {
     if (placed_.place.paired_heads == 0) return row;
     const int64_t size = rows / placed_.place.paired_heads, head = row / size, in_head = row % size;

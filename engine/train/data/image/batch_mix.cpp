@@ -9,8 +9,8 @@
 namespace trainctl {
 namespace {
 
-/// P(Beta(a, a) <= x) for x <= 1/2, by its series: x^a (1-x)^a / (a B(a, a)) * (1 + sum of products of
-/// (2a + i) / (a + 1 + i) * x). Its factors are below 1, so it converges as a geometric one.
+/// Returns P(Beta(a, a) <= x) for x <= 1/2, by the series x^a (1-x)^a / (a B(a, a)) * (1 + sum of products of (2a + i)
+/// / (a + 1 + i) * x). All factors are below 1, so the series converges as fast as a geometric one.
 double lower_half(double a, double x) {
   if (x <= 0) return 0;
   double term = 1, sum = 1;
@@ -25,7 +25,7 @@ double lower_half(double a, double x) {
 }  // namespace
 
 double beta_quantile(double alpha, double p) {
-  if (p > 0.5) return 1 - beta_quantile(alpha, 1 - p);  // it is symmetric
+  if (p > 0.5) return 1 - beta_quantile(alpha, 1 - p);  // The distribution is symmetric.
   double low = 0, high = 0.5;
   for (int i = 0; i < 60; ++i) {
     const double middle = (low + high) / 2;
@@ -37,7 +37,8 @@ double beta_quantile(double alpha, double p) {
 BatchMix draw_mixup(double alpha, SampleRng& rng) { return {beta_quantile(alpha, rng.uniform()), {}}; }
 
 BatchMix draw_cutmix(double alpha, const ImageSize& image, SampleRng& rng) {
-  const double side = std::sqrt(1 - beta_quantile(alpha, rng.uniform()));  // of the box, of the image's
+  const double side = std::sqrt(1 - beta_quantile(alpha, rng.uniform()));  // The side of the box, as a fraction of the
+                                                                           // image's side.
   const auto along = [&](int64_t pixels) {
     const double centre = rng.uniform() * static_cast<double>(pixels), reach = side * static_cast<double>(pixels) / 2;
     const auto from = std::clamp<int64_t>(std::lround(centre - reach), 0, pixels);

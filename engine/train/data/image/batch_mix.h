@@ -20,14 +20,14 @@ struct BatchMix {
 
 /// `rng` is the batch's: SampleRng(seed, pass, number of the batch in it). Draws one number.
 BatchMix draw_mixup(double alpha, SampleRng& rng);
-/// Draws three numbers.
+/// Draws the share and the box of cutmix. Draws three numbers.
 BatchMix draw_cutmix(double alpha, const ImageSize& image, SampleRng& rng);
 
 inline int64_t mixed_with(int64_t row, int64_t rows) { return row + 1 < rows ? row + 1 : 0; }
 
-/// Mixes rows for mixup, and labels in the form that one_hot gives them. `out` may be `own`.
+/// Computes share * own + (1 - share) * other, for rows (mixup) and for labels in one-hot form. `out` may be `own`.
 void mix(double share, const float* own, const float* other, int64_t elements, float* out);
-/// Copies the box of `other` into `own`: [h, w, c], or with `channels_first` [c, h, w].
+/// Copies the box of `other` into `own`. Both are [h, w, c], or [c, h, w] with `channels_first`.
 void paste_box(const PixelBox& box, const float* other, const ImageSize& image, int64_t channels, bool channels_first,
                float* own);
 

@@ -15,7 +15,7 @@ ColorChange draw_color_change(const std::array<double, 4>& amounts, SampleRng& r
     const double least = is_hue ? -amounts[i] : std::max(0.0, 1.0 - amounts[i]);
     change.factors[i] = static_cast<float>(rng.uniform(least, is_hue ? amounts[i] : 1.0 + amounts[i]));
   }
-  rng.next();  // an even eight: two words of philox's four
+  rng.next();  // Draws an eighth number, so that each sample takes two whole blocks of four words from Philox.
   return change;
 }
 

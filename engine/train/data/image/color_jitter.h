@@ -23,11 +23,11 @@ struct ColorChange {
   std::array<float, 4> factors = {1, 1, 1, 0};  ///< by Kind
 };
 
-/// Factors in [max(0, 1 - amount), 1 + amount], a hue in [-amount, amount]. `amounts` by Kind. Always draws eight
-/// numbers.
+/// Draws factors in [max(0, 1 - amount), 1 + amount] and a hue in [-amount, amount]; `amounts` are in the order of
+/// Kind. Always draws eight numbers.
 ColorChange draw_color_change(const std::array<double, 4>& amounts, SampleRng& rng);
 
-/// u8 pixels of red, green and blue.
+/// Changes u8 pixels of red, green and blue in place.
 void change_colors(const ColorChange& change, int64_t pixels, uint8_t* rgb);
 
 }  // namespace trainctl

@@ -12,8 +12,8 @@ constexpr int kTries = 10;
 /// Half of `rest`, rounded down even if it is negative.
 int64_t half(int64_t rest) { return (rest - (rest < 0 ? 1 : 0)) / 2; }
 
-/// The size of the first of kTries random boxes that is at most `most`, or a height of 0 if there is none. Always draws
-/// 2 * kTries numbers.
+/// Draws kTries random sizes and returns the first that is at most `most`, or a height of 0 if none is. Always draws 2
+/// * kTries numbers.
 ImageSize draw_size(const ImageSize& image, const ImageSize& most, const Range& scale, const Range& ratio,
                     SampleRng& rng) {
   const double area = static_cast<double>(image.height) * static_cast<double>(image.width);
@@ -42,7 +42,7 @@ PixelBox draw_resized_box(const ImageSize& image, const Range& scale, const Rang
   size = image;
   if (own < ratio.from) size.height = std::lround(static_cast<double>(image.width) / ratio.from);
   if (own > ratio.to) size.width = std::lround(static_cast<double>(image.height) * ratio.to);
-  draw_box(image, size, 0, rng);  // draws as many numbers as above
+  draw_box(image, size, 0, rng);  // Draws as many numbers as a box that is placed at random.
   size = {std::clamp<int64_t>(size.height, 1, image.height), std::clamp<int64_t>(size.width, 1, image.width)};
   return central_box(image, size);
 }

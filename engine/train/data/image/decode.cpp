@@ -27,7 +27,7 @@ ImageSize upright_size(const StoredImage& stored) {
   return stored.orientation.swaps ? ImageSize{stored.size.width, stored.size.height} : stored.size;
 }
 
-/// The position in storage of a box of the upright image.
+/// Returns the position of a box of the upright image in the stored image.
 PixelBox stored_box(const StoredImage& stored, const PixelBox& box) {
   PixelBox at = stored.orientation.swaps ? PixelBox{box.left, box.top, box.width, box.height} : box;
   if (stored.orientation.reverses_rows) at.top = stored.size.height - at.top - at.height;

@@ -4,7 +4,7 @@
 namespace trainctl {
 namespace {
 
-/// Numbers of a TIFF file; 0 beyond its end.
+/// Reads numbers of a TIFF file; positions beyond its end read as 0.
 struct TiffReader {
   std::span<const uint8_t> bytes;
   bool is_big_endian;

@@ -21,7 +21,8 @@ struct Orientation {
 /// Returns the orientation for EXIF's numbers 1 to 8; any other number is upright.
 Orientation orientation_of(int number);
 
-/// Upright where the data say nothing, or are damaged: no viewer refuses a photo for that.
+/// Returns the orientation that the EXIF data give; upright if they give none or are damaged. Image viewers do not
+/// reject a photo for damaged EXIF data either.
 Orientation exif_orientation(std::span<const uint8_t> tiff);
 
 }  // namespace trainctl

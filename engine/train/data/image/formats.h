@@ -22,7 +22,7 @@ struct StoredImage {
 /// Throws EnvError for 0 pixels, and for more than kMaxImagePixels.
 void check_image_size(const std::string& name, const ImageSize& size);
 
-/// (R * 19595 + G * 38470 + B * 7471) / 65536, rounded: 0.299, 0.587, 0.114.
+/// Brightness of a color: (R * 19595 + G * 38470 + B * 7471) / 65536, rounded, with the weights 0.299, 0.587 and 0.114.
 inline uint8_t luma(int red, int green, int blue) {
   return static_cast<uint8_t>((19595 * red + 38470 * green + 7471 * blue + 32768) >> 16);
 }

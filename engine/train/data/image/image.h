@@ -39,7 +39,7 @@ class Image {
     whole_ = {bytes_.data(), height, width, channels, width * channels};
     view_ = whole_;
   }
-  /// Makes view() show a box inside of the resized image: decoders write more columns than they are asked for.
+  /// Makes view() show a box inside the resized image, because decoders write more columns than they are asked for.
   void show(const PixelBox& box) {
     view_ = {whole_.row(box.top) + box.left * whole_.channels, box.height, box.width, whole_.channels, whole_.stride};
   }

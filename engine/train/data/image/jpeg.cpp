@@ -1,4 +1,5 @@
-// JPEG by libjpeg-turbo: its libjpeg interface, since that of TurboJPEG decodes no regions before version 3.
+// Reads JPEG with libjpeg-turbo, through its libjpeg interface, since TurboJPEG's own interface decodes no regions
+// before version 3.
 //
 //   rows above the region     entropy decoded, no more          jpeg_skip_scanlines
 //   columns outside it        entropy decoded, no more          jpeg_crop_scanline, in whole MCUs
@@ -29,7 +30,8 @@
 namespace trainctl {
 namespace {
 
-/// A progressive file may repeat scans of a large image without end; real ones have about ten.
+/// Most scans of a progressive file that are read. A malicious file may repeat scans of a large image without end; real
+/// files have about ten.
 constexpr int kMostScans = 200;
 
 struct Errors {
@@ -44,8 +46,8 @@ struct Errors {
   std::longjmp(errors->back, 1);
 }
 
-/// Invented pixels are errors here, although libjpeg only warns and continues. After other warnings (bytes between
-/// markers, unknown versions of JFIF), the pixels are correct.
+/// libjpeg's function for messages. A warning that pixels were invented is an error here, although libjpeg would
+/// continue. After other warnings (bytes between markers, unknown versions of JFIF) the pixels are correct.
 void on_message(j_common_ptr info, int level) {
   if (level >= 0) return;
   switch (info->err->msg_code) {
@@ -116,7 +118,7 @@ class JpegReader final : public ImageFile {
     return true;
   }
 
-  /// The end marker: a region's rows may be there although those below are not.
+  /// Requires the end marker. The rows of a region may be complete although the rows below it are missing.
   void require_end() {
     const uint8_t* first = info_.src->next_input_byte;
     for (const uint8_t* at = first + info_.src->bytes_in_buffer; at - first >= 2; --at)
@@ -157,7 +159,7 @@ void JpegReader::choose_colors(int channels) {
   }
 }
 
-/// `cmyk` is inverted, as Adobe stores it.
+/// Converts CMYK pixels to 1 or 3 channels. `cmyk` is inverted, as Adobe stores it.
 void convert_cmyk(const uint8_t* cmyk, int64_t pixels, int channels, uint8_t* to) {
   for (int64_t i = 0; i < pixels; ++i, cmyk += 4, to += channels) {
     int rgb[3];
@@ -173,7 +175,7 @@ void convert_cmyk(const uint8_t* cmyk, int64_t pixels, int channels, uint8_t* to
 void JpegReader::decode(int channels, const PixelBox& region, int scale, Image& out) {
   Decompressor& info = info_;
   choose_colors(channels);
-  info.do_block_smoothing = FALSE;  // guesses at coefficients of files without their last scans
+  info.do_block_smoothing = FALSE;  // Smoothing would guess coefficients of files whose last scans are missing.
   info.scale_num = 1;
   info.scale_denom = static_cast<unsigned>(scale);
   JDIMENSION first = 0;  // column of the rows that libjpeg writes

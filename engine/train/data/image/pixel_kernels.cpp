@@ -1,5 +1,5 @@
-// Loops over the values of rows and planes, which the compiler vectorises for TRAINCTL_KERNEL_ARCH, and with the same
-// bits for any.
+// Loops over the values of rows and planes. The compiler vectorizes them for the instruction sets in
+// TRAINCTL_KERNEL_ARCH; the bits are the same for each of these.
 #include "engine/train/data/image/pixel_kernels.h"
 
 #include <cstring>
@@ -34,11 +34,11 @@ void reverse(const std::byte* row, int64_t pixels, std::byte* to) {
   }
 }
 
-/// Four bytes at a time: the fourth one is overwritten by the next pixel.
+/// Copies pixels of three bytes, four bytes at a time: the next pixel overwrites the fourth byte.
 template <>
 void reverse<3>(const std::byte* row, int64_t pixels, std::byte* to) {
   const std::byte* from = row + (pixels - 1) * 3;
-  if (pixels > 0) std::memcpy(to, from, 3);  // nothing after the row is read
+  if (pixels > 0) std::memcpy(to, from, 3);  // The last pixel is copied alone, so that no byte after the row is read.
   for (int64_t x = 1; x + 1 < pixels; ++x) std::memcpy(to += 3, from -= 3, 4);
   if (pixels > 1) std::memcpy(to + 3, from - 3, 3);
 }

@@ -1,5 +1,6 @@
-// PNG by libpng, the format's reference: it is kept well, everywhere installed, and reads rows one after another, so a
-// region needs no more memory than itself. As for JPEG, its errors jump back to attempt().
+// Reads PNG with libpng, the format's reference implementation: it is well maintained and installed everywhere. It
+// reads rows one after another, so a region needs no more memory than itself. As with JPEG, its errors jump back to
+// attempt().
 #include <png.h>
 
 #include <csetjmp>
@@ -104,7 +105,7 @@ void PngReader::decode(int channels, const PixelBox& region, int, Image& out) {
   const png_infop info = this->info();
   int passes = 1;
   attempt([&] {
-    png_set_expand(png);  // palettes, fewer than 8 bits, and transparent colors
+    png_set_expand(png);  // Expands palettes, samples of fewer than 8 bits, and transparent colors.
     png_set_scale_16(png);
     png_set_strip_alpha(png);
     passes = png_set_interlace_handling(png);
@@ -112,7 +113,7 @@ void PngReader::decode(int channels, const PixelBox& region, int, Image& out) {
   });
   const int64_t stored_channels = png_get_channels(png, info);
   const auto row_bytes = static_cast<int64_t>(png_get_rowbytes(png, info));
-  // An interlaced image comes as a whole, several times over, each time with more pixels.
+  // An interlaced image is decoded as a whole in several passes, each of which fills in more pixels.
   const int64_t rows_kept = passes > 1 ? size().height : 1;
   std::vector<uint8_t> rows(static_cast<size_t>(rows_kept * row_bytes));
   out.resize(region.height, region.width, channels);

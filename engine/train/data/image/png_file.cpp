@@ -23,7 +23,7 @@ void write_png(const std::string& path, const ImageView& image) {
     bytes.resize(size);
   };
   std::string bytes;
-  write(bytes);  // counts them
+  write(bytes);  // The first call only counts the bytes.
   write(bytes);
   write_output(path, bytes);
 }

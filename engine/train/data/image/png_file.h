@@ -7,7 +7,7 @@
 
 namespace trainctl {
 
-/// `image`: 1 or 3 channels, its rows without gaps. Throws EnvError.
+/// Writes an image of 1 or 3 channels, whose rows have no gaps between them. Throws EnvError.
 void write_png(const std::string& path, const ImageView& image);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// Resizes images. Computes which inputs each output is a weighted mean of, and their weights.
+// Resizes images. Computes, for each output, the inputs of which it is a weighted mean, and their weights.
 #include "engine/train/data/image/resample.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ struct Support {
   double centre = 0, width = 1;
 };
 
-/// A triangle around the center, with Pillow's definition.
+/// The support of a triangle filter around the center, as Pillow defines it.
 Support triangle_support(int64_t in, double origin, double scale, int64_t i) {
   const double width = std::max(scale, 1.0);
   const double centre = origin + (static_cast<double>(i) + 0.5) * scale;
@@ -38,7 +38,7 @@ double weight_of(Resample method, const Support& at, int64_t input) {
 
 void Taps::make(Resample method, int64_t in, double origin, double extent, int64_t out) {
   const double scale = extent / static_cast<double>(out);
-  // A triangle of this width covers one input more than it is wide, and an area two parts of inputs more.
+  // A triangle of this width covers up to one input more than its width; an area also covers two inputs in part.
   most = std::min(
       in, static_cast<int64_t>(std::ceil(method == Resample::antialias ? 2 * std::max(scale, 1.0) : scale)) + 1);
   first.resize(static_cast<size_t>(out));
@@ -47,7 +47,7 @@ void Taps::make(Resample method, int64_t in, double origin, double extent, int64
   for (int64_t i = 0; i < out; ++i) {
     const Support at =
         method == Resample::antialias ? triangle_support(in, origin, scale, i) : area_support(in, origin, scale, i);
-    // At the right edge the inputs begin earlier, so that there are `most`.
+    // At the right edge the inputs begin earlier, so that each output has `most` inputs.
     const int64_t start = std::clamp<int64_t>(at.first, 0, in - most);
     double sum = 0;
     for (int64_t k = 0; k < most; ++k) {

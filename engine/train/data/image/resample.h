@@ -24,14 +24,15 @@ struct SourceBox {
   double top = 0, left = 0, height = 0, width = 0;
 };
 
-/// The weights of output i: weight[i * most + k] of input first[i] + k. `most` inputs each; some weights are 0.
+/// The weights of each output: weight[i * most + k] is the weight that output i gives to input first[i] + k. Every
+/// output has `most` inputs; some of the weights are 0.
 struct Taps {
   int64_t most = 0;
   std::vector<int64_t> first;
   std::vector<float> weights;
   std::vector<double> exact;  ///< exact weights of one output
 
-  /// `in` inputs. The range [origin, origin + extent) becomes `out` outputs.
+  /// Computes the weights that map the range [origin, origin + extent) of `in` inputs to `out` outputs.
   void make(Resample method, int64_t in, double origin, double extent, int64_t out);
 };
 

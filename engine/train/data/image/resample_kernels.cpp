@@ -21,7 +21,8 @@ inline uint8_t rounded<uint8_t>(float value) {
   return static_cast<uint8_t>(std::min(static_cast<int32_t>(value + 0.5f), 255));  // weights are not negative
 }
 
-/// line = the sum of weights[k] * row k over kRows rows, which are `stride` elements apart. kAdds: line += that sum.
+/// Sets line to the sum of weights[k] * row k over kRows rows, which are `stride` elements apart. With kAdds it adds
+/// that sum to line instead.
 template <class T, int kRows, bool kAdds>
 void sum_rows(const T* __restrict row, int64_t stride, const float* weights, int64_t elements, float* __restrict line) {
   for (int64_t x = 0; x < elements; ++x) {
@@ -55,7 +56,7 @@ void sum_rows(const T* row, int64_t stride, const float* weights, int64_t rows, 
   for (int64_t k = 4; k < rows; k += 4) some(std::true_type{}, k);
 }
 
-/// An explicit vector type, since compilers would vectorize over the taps instead, which needs shuffles.
+/// The vector type is explicit because compilers would otherwise vectorize over the taps, which needs shuffles.
 using FourFloats [[gnu::vector_size(16)]] = float;
 
 /// The weighted sums along a line of pixels with three channels, four values at a time. `line` and `sums` have room for

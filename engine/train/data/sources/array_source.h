@@ -11,7 +11,7 @@
 
 namespace trainctl {
 
-/// Samples of one field that are evenly spaced, in a file or in memory.
+/// Evenly spaced samples of one field, in a file or in memory.
 struct ArrayPiece {
   size_t file = 0;                                    ///< in OpenFiles: the file that has, or had, the samples
   std::shared_ptr<const std::vector<uint8_t>> bytes;  ///< not null: the samples are in memory

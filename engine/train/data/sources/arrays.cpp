@@ -20,7 +20,7 @@
 namespace trainctl {
 namespace {
 
-/// An array of a file, all of it.
+/// A complete array of a file.
 struct WholeArray {
   std::string name;  ///< in the file
   StoredElement stored = StoredElement::u8;
@@ -29,7 +29,7 @@ struct WholeArray {
   std::shared_ptr<const std::vector<uint8_t>> bytes;  ///< not null: the data are here, from data_at on
 };
 
-/// Joins an array to those of the column. `from` names it in errors.
+/// Appends an array to the arrays of the column. `from` names the array in errors.
 void append(ArrayColumn& column, WholeArray array, size_t file, const std::string& from) {
   if (array.shape.empty())
     throw SpecError({}, "dataset.fields." + column.name, from + " is a scalar",
@@ -58,7 +58,7 @@ std::vector<uint8_t> read_part(const InputFile& file, int64_t at, int64_t bytes)
   return part;
 }
 
-/// The .npy that has `bytes` bytes at a place of the file.
+/// The array of the .npy that has `bytes` bytes from offset `at` of the file on.
 WholeArray npy_at(const InputFile& file, int64_t at, int64_t bytes, const std::string& shown) {
   NpyHeader header = parse_npy_header(read_part(file, at, std::min(bytes, kNpyHeaderBytes)), bytes, shown);
   return {{}, header.stored, std::move(header.shape), at + header.data_at, nullptr};

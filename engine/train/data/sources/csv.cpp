@@ -29,7 +29,7 @@ std::string_view without_blanks(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") + 1 - first);
 }
 
-/// The whole text as a number of type T.
+/// Parses the whole text as a number of type T.
 template <class T>
 bool parse_number(std::string_view text, T& value) {
   if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
@@ -46,7 +46,7 @@ bool parse_number(std::string_view text, T& value) {
   }
 }
 
-/// An integer, also as pandas writes a column of integers with gaps: 3.0.
+/// Parses an integer. Also accepts 3.0, because pandas writes a column of integers with gaps in this way.
 template <class T>
 bool parse_value(std::string_view text, T& value) {
   if (parse_number(text, value)) return true;
@@ -59,7 +59,7 @@ bool parse_value(std::string_view text, T& value) {
   return false;
 }
 
-/// A field, and the columns that it has.
+/// A field, and the columns from which it is read.
 struct Column {
   size_t place = 0;  ///< in a row, from 0
   std::string name;
@@ -261,7 +261,7 @@ class CsvSet : public Source {
     if (classes && (with_words == 1 || classes->spec.name == "label")) class_names_ = classes->spec.classes;
   }
 
-  /// Returns what is wrong with a value, or an empty text.
+  /// Converts a value. Returns what is wrong with it, or an empty text.
   std::string convert(const Columns& field, const std::vector<std::string_view>& values, FieldBytes& out) const {
     switch (field.spec.type) {
       case ElementType::i32:

@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kReadBytes = 1 << 20;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-/// The file's text from a place on, as much as is needed of it.
+/// Gives access to the file's text from a place on, and reads only as much of it as is needed.
 class Window {
  public:
   explicit Window(const InputFile& file) : file_(file) {}
@@ -82,7 +82,7 @@ CsvIndex::CsvIndex(const InputFile& file, char delimiter, bool header, const Vis
 void CsvIndex::add(int64_t at, int64_t line) {
   if (rows() % kBlockRows == 0) blocks_.push_back({at, line});
   const int64_t offset = at - blocks_.back().at;
-  // Only blank lines make it so large, since they belong to no row.
+  // The offset can become this large only because of blank lines, which belong to no row.
   if (offset > std::numeric_limits<uint32_t>::max()) throw EnvError("4 GiB of blank lines in a table");
   offsets_.push_back(static_cast<uint32_t>(offset));
 }

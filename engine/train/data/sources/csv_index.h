@@ -15,13 +15,14 @@ inline constexpr int64_t kMostRowBytes = 1 << 20;
 
 class CsvIndex {
  public:
-  /// Reads the file, and calls `visit` with each row, the header too, and the line that it begins at, from 1. Throws
-  /// EnvError (file:line) for a row that is longer than kMostRowBytes, or a quote that is open at the end of the file.
+  /// Called with each row of the file, including the header, and the number of the line at which the row begins, from
+  /// 1. The constructor throws EnvError (file:line) for a row that is longer than kMostRowBytes, or a quote that is
+  /// still open at the end of the file.
   using Visit = std::function<void(std::string_view row, int64_t line)>;
   CsvIndex(const InputFile& file, char delimiter, bool header, const Visit& visit);
 
   int64_t rows() const { return static_cast<int64_t>(offsets_.size()); }  ///< without the header
-  /// The text of a row, and of blank lines after it.
+  /// Returns the text of a row, together with blank lines that follow it.
   std::string read(const InputFile& file, int64_t row) const;
   /// The line that a row begins at. Reads up to 4,096 rows.
   int64_t line(const InputFile& file, int64_t row) const;

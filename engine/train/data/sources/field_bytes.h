@@ -1,4 +1,4 @@
-// Values as the bytes of a field.
+// Stores values as the bytes of a field.
 #pragma once
 
 #include <bit>
@@ -18,7 +18,7 @@ void store(std::span<const T> values, FieldBytes& out) {
   if (!out.empty()) std::memcpy(out.data(), values.data(), out.size());
 }
 
-/// One integer. `type` is i32 or i64; the value fits it.
+/// Stores one integer. `type` is i32 or i64, and the value fits it.
 inline void store_integer(int64_t value, ElementType type, FieldBytes& out) {
   check(type == ElementType::i32 || type == ElementType::i64, "an integer is i32 or i64");
   out.resize(static_cast<size_t>(byte_size(type)));

@@ -6,15 +6,16 @@
 
 namespace trainctl {
 
-/// The files that the patterns name: in the order of the patterns, sorted within each; a file that two of them match
-/// comes once. `field` is the job's: SpecError if a pattern matches none, or a file is of a format that
-/// refuse_foreign_format names.
+/// The files that match the patterns, in the order of the patterns and sorted within each. A file that matches two
+/// patterns is listed once. `field` is the field of the job with the patterns. Throws SpecError if a pattern matches no
+/// file, or if a file has a format that refuse_foreign_format() refuses.
 std::vector<std::string> list_files(const std::vector<std::string>& patterns, const std::string& field);
 
 /// The same for sets that also read tables (table_file.h), which may be folders.
 std::vector<std::string> list_table_files(const std::vector<std::string>& patterns, const std::string& field);
 
-/// SpecError that says what to do instead, for Parquet, Arrow, HDF5, TFRecord and pickles, by the file's name.
+/// Throws SpecError for Parquet, Arrow, HDF5, TFRecord and pickle files, by the file's name. The message says what to
+/// do instead.
 void refuse_foreign_format(const std::string& path, const std::string& field);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// The names of a set's images in little memory: 4 bytes and the name for each, and the folder once.
+// Stores the names of a set's images in little memory: 4 bytes and the name for each image, and each folder once.
 #include "engine/train/data/sources/image_names.h"
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 namespace trainctl {
 
 void ImageNames::begin_folder(std::string folder, int32_t label) {
-  if (!runs_.empty() && runs_.back().first == size()) runs_.pop_back();  // it has no image
+  if (!runs_.empty() && runs_.back().first == size()) runs_.pop_back();  // The last folder has no image.
   runs_.push_back({std::move(folder), size(), names_.size(), label});
 }
 

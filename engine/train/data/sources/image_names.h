@@ -1,4 +1,4 @@
-// The names of a set's images in little memory: 4 bytes and the name for each, and the folder once.
+// Stores the names of a set's images in little memory: 4 bytes and the name for each image, and each folder once.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace trainctl {
 
 class ImageNames {
  public:
-  /// The images that follow are in this folder and of this class.
+  /// Begins a folder: images that are added from now on are in this folder and of this class.
   void begin_folder(std::string folder, int32_t label);
   /// Throws EnvError for more than 4 GiB of names in one folder.
   void add(std::string_view name);

@@ -19,7 +19,8 @@ constexpr int64_t kPlaces = 10'000;
   throw SpecError({}, "dataset.weights", what, hint);
 }
 
-/// The number of places of each set in the pattern: rounded down, then the sets that lost most get one more.
+/// The number of places of each set in the pattern. Shares are rounded down; the sets that lost the most by rounding
+/// get one place more.
 std::vector<int64_t> shares_of(const std::vector<MixedSet>& sets) {
   double sum = 0;
   for (const MixedSet& set : sets) {
@@ -93,7 +94,7 @@ class Mix : public Source {
   }
 
  private:
-  /// A place of the pattern: which set, and how many places of that set are before it.
+  /// A place of the pattern: its set, and the number of earlier places of that set.
   struct Dealt {
     uint32_t set, before;
   };
@@ -102,7 +103,7 @@ class Mix : public Source {
     int64_t sample;
   };
 
-  /// Each place goes to the set that is furthest behind its share of the places so far.
+  /// Assigns each place to the set that is furthest behind its share of the places so far.
   void deal_out() {
     std::vector<int64_t> dealt(sets_.size());
     for (int64_t place = 0; place < kPlaces; ++place) {
@@ -115,7 +116,7 @@ class Mix : public Source {
     check(dealt == shares_, "each set gets its share of the pattern");
   }
 
-  /// The places up to the one where the set's last sample comes first.
+  /// The number of places up to the first occurrence of the set's last sample.
   int64_t places_for(size_t s) const {
     const int64_t before = sets_[s].set->size() - 1, patterns = before / shares_[s], rest = before % shares_[s];
     const auto last = std::find_if(pattern_.begin(), pattern_.end(), [&](const Dealt& place) {

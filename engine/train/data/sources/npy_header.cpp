@@ -29,7 +29,7 @@ constexpr Descr kDescrs[] = {
     {"<f4", StoredElement::f32},     {"<f8", StoredElement::f64},
 };
 
-/// Python's literal of a dict with texts, bools and tuples of integers.
+/// Parses a Python literal of a dict with texts, bools and tuples of integers.
 class Parser {
  public:
   Parser(std::string_view text, int64_t at, const std::string& file) : text_(text), first_(at), file_(file) {}

@@ -26,8 +26,8 @@ struct NpyHeader {
 /// An upper bound for the size of a header.
 inline constexpr int64_t kNpyHeaderBytes = 16 << 10;
 
-/// `start` is the beginning of the array's bytes, kNpyHeaderBytes or all of them; `bytes` is how many there are. Where
-/// the array is in another file, `file` names both.
+/// `start` has the beginning of the array's bytes: kNpyHeaderBytes of them, or all. `bytes` is their total number. If
+/// the array is inside another file, `file` names both.
 NpyHeader parse_npy_header(std::span<const uint8_t> start, int64_t bytes, const std::string& file);
 
 }  // namespace trainctl

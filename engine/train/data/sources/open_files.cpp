@@ -27,7 +27,8 @@ std::shared_ptr<const InputFile> OpenFiles::get(size_t file) const {
     wanted.last_use = ++uses_;
     if (wanted.open) return wanted.open;
   }
-  // A file system that hangs here holds up no other thread. Two threads may open the same file: one of them is kept.
+  // The file is opened without the lock, so that a file system that hangs here delays no other thread. If two threads
+  // open the same file, one of the two results is kept.
   return keep(file, std::make_shared<const InputFile>(address(file)));
 }
 

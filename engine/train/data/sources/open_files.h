@@ -18,7 +18,7 @@ class OpenFiles {
   size_t size() const { return files_.size(); }
   /// The name for messages. An object's address is shown without its query.
   const std::string& path(size_t file) const { return files_[file].shown; }
-  /// By which it is opened.
+  /// The path or address by which the file is opened.
   const std::string& address(size_t file) const { return files_[file].path; }
   /// Any number of threads may call it and read. Throws EnvError if it cannot be opened, or its size has changed since
   /// it was first opened.

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kSplitBlock = 10'000;  ///< samples that are dealt out together; the least share is one of them
 
-/// Places of one part in a block: [begin, end).
+/// The places [begin, end) that one part has in each block.
 struct Share {
   int64_t begin = 0, end = 0;
   int64_t size() const { return end - begin; }
@@ -54,7 +54,7 @@ Share share_of(const SplitOptions& options) {
   return found;
 }
 
-/// The samples of `inner` that a derived class picks.
+/// The base of sources that have some of the samples of `inner`.
 class SplitPart : public Source {
  public:
   explicit SplitPart(std::shared_ptr<const Source> inner) : inner_(std::move(inner)) {}
@@ -71,13 +71,14 @@ class SplitPart : public Source {
   std::shared_ptr<const Source> inner_;
 };
 
-/// Block b of the set has its samples at the places that permutation b gives them; the share is a range of places.
+/// Divides the set by sample number. A permutation that is keyed by the block's number orders the samples of each
+/// block; the part has a fixed range of the places in this order.
 class PartByNumber : public SplitPart {
  public:
   PartByNumber(std::shared_ptr<const Source> inner, Share share, uint64_t key)
       : SplitPart(std::move(inner)), share_(share), key_(key) {
     const int64_t rest = inner_->size() % kSplitBlock, blocks = inner_->size() / kSplitBlock;
-    for (int64_t place = share.begin; place < share.end; ++place)  // of a last block that is not whole
+    for (int64_t place = share.begin; place < share.end; ++place)  // The last block may not be full.
       if (const int64_t within = at(blocks, place); within < rest) last_.push_back(static_cast<int32_t>(within));
     whole_ = blocks * share.size();
   }
@@ -87,7 +88,7 @@ class PartByNumber : public SplitPart {
   }
 
  private:
-  /// The sample of a block that is at a place of its order.
+  /// The sample that is at a place in the order of a block.
   int64_t at(int64_t block, int64_t place) const {
     const KeyedPermutation order(kSplitBlock, stream_key(key_, static_cast<uint64_t>(block)));
     return static_cast<int64_t>(order.at(static_cast<uint64_t>(place)));
@@ -105,7 +106,7 @@ class PartByNumber : public SplitPart {
   int64_t whole_ = 0;          ///< samples of this part in whole blocks
 };
 
-/// The path below one of the folders; of a file that is in none of them, its folder's name and its own.
+/// The part of a path below one of the folders. For a file in none of them, the name of its folder and its own name.
 std::string_view name_below(std::string_view path, const std::vector<std::string>& folders) {
   for (std::string_view folder : folders) {
     while (folder.ends_with('/')) folder.remove_suffix(1);

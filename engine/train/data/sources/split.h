@@ -1,9 +1,11 @@
-// One part of a set: split: {train: 0.9, validation: 0.1}. The parts have no sample in common, and together all.
+// One part of a set: split: {train: 0.9, validation: 0.1}. The parts have no sample in common, and together have all
+// samples.
 //
-// By number: samples are taken in blocks of 10,000, whose samples a keyed permutation deals out. A block has exactly
-// its share for each part, no list is stored, and samples that are added at the end of a set leave the others in their
-// parts. By name: a hash of the file's path below the set's folder decides, so files that are added anywhere
-// leave the others in their parts, and equal names in several folders are independent; 4 bytes per sample are stored.
+// Splitting by number: samples are taken in blocks of 10,000, and a keyed permutation assigns the samples of a block to
+// the parts. A block has exactly its share of samples for each part, and no list is stored. Samples that are added at
+// the end of a set leave all earlier samples in their parts. Splitting by name: a hash of the file's path below the
+// set's folder decides. Files that are added anywhere leave the other files in their parts, and equal names in several
+// folders are independent. This stores 4 bytes per sample.
 #pragma once
 
 #include <memory>

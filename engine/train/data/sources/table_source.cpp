@@ -1,4 +1,4 @@
-// Tables (table_file.h) as a source: a row is a sample, and a field is one column or several.
+// Presents tables (table_file.h) as a source: a row is a sample, and a field is one column or several.
 #include "engine/train/data/sources/table_source.h"
 
 #include <fmt/format.h>
@@ -36,14 +36,14 @@ struct TableColumns {
   StoredElement stored = StoredElement::u8;  ///< npy, elements
 };
 
-/// One file, and the numbers that the chosen columns have in it.
+/// One file, and the numbers of the chosen columns in it.
 struct OpenTable {
   std::unique_ptr<TableFile> file;
   std::vector<size_t> columns;
   int64_t first = 0;  ///< sample of the set
 };
 
-/// The word of a text, or that of a number which is a class: "-1", "0.5".
+/// The word of a text, or of a number that is a class: "-1", "0.5".
 std::string word_of(const TableColumn& type, const TableValue& value) {
   if (type.kind != ColumnKind::number || value.is_null) return std::string(value.text());
   return fmt::format("{}", stored_as_double(type.element, value.bytes.data()));
@@ -142,7 +142,7 @@ class TableSet final : public Source {
     return *std::prev(next);
   }
 
-  /// All chosen columns of one sample.
+  /// Reads all chosen columns of one sample.
   void read_row(int64_t sample, std::span<TableValue> values) const {
     const OpenTable& table = table_of(sample);
     table.file->read(sample - table.first, table.columns, values);
@@ -264,7 +264,7 @@ class TableSet final : public Source {
     }
   }
 
-  /// Reads the column of every row, unless the words are known.
+  /// Numbers the words of a column: reads the column of every row, unless the words are already known.
   void number_words(TableColumns& field) const {
     if (field.spec.classes.empty()) {
       std::set<std::string, std::less<>> words;
@@ -299,7 +299,7 @@ class TableSet final : public Source {
     return field.way == TableWay::words ? field.spec.classes : field.types.front().classes;
   }
 
-  /// Returns what is wrong with a value, or an empty text.
+  /// Converts a value. Returns what is wrong with it, or an empty text.
   std::string convert_field(const TableColumns& field, const SourceField& to, const std::vector<TableValue>& values,
                             FieldBytes& out) const {
     for (size_t i = 0; i < field.places.size(); ++i)

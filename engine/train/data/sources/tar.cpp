@@ -73,8 +73,8 @@ Shard open_shard(const OpenFiles& files, size_t f) {
   return {{}, std::move(built), of, 0, {}};
 }
 
-/// Requests the indices of all shards in a bucket, which are opened one after the other. A web server would have to be
-/// asked for each of them first.
+/// Requests the indices of all shards in a bucket, which are then opened one after the other. For shards on a web
+/// server nothing is requested, because the server would first have to be asked whether each index exists.
 void expect_indices(const OpenFiles& files) {
   for (size_t f = 0; f < files.size(); ++f) {
     const std::string index = tar_index_path(files.address(f));
@@ -178,7 +178,7 @@ class TarSet : public Source {
     return *std::prev(next);
   }
 
-  /// Only the tar file has the names.
+  /// Reads the name of a member from the tar file, since the index does not have it.
   std::string member_name(const Shard& shard, const TarPart& at) const {
     const auto file = files_.get(static_cast<size_t>(&shard - shards_.data()));
     TarReader reader([&](int64_t from, std::span<uint8_t> to) { file->read(from, to); }, file->bytes(), file->path(),
@@ -224,7 +224,7 @@ class TarSet : public Source {
     }
   }
 
-  /// The arrays of all samples have the shapes and types of those of the first one.
+  /// Determines shape and type of an array field from the first sample; all other samples have the same.
   void learn_array(size_t field) {
     const Shard& shard = shard_of(0);
     const TarPart at = part(shard, 0, field);

@@ -34,7 +34,7 @@ constexpr size_t kMostExtensions = 64;
 constexpr int kHeaderBits = 16;
 constexpr int64_t kMostHeaderBlocks = (1 << kHeaderBits) - 1;
 
-/// The files of the samples, one after the other as they are found.
+/// Collects the files of the samples in the order in which they are found.
 class TarIndexBuilder {
  public:
   explicit TarIndexBuilder(const std::string& tar) : tar_(tar) {}

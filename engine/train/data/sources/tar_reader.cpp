@@ -36,7 +36,7 @@ int64_t padded(int64_t bytes) { return (bytes + kTarBlock - 1) / kTarBlock * kTa
 
 std::string name_of(std::span<const uint8_t> header) {
   const std::string name(text_of(header.first(kNameBytes)));
-  // GNU's own format ("ustar  ") has other things in the prefix.
+  // In GNU's own format ("ustar  ") the bytes of the prefix have another meaning.
   if (text_of(header.subspan(kMagicAt, 6)) != "ustar") return name;
   const std::string_view prefix = text_of(header.subspan(kPrefixAt, kPrefixBytes));
   return prefix.empty() ? name : std::string(prefix) + "/" + name;
@@ -156,7 +156,7 @@ bool TarReader::next(TarMember& member) {
     const bool is_about_next = type == 'x' || type == 'g' || type == 'L' || type == 'K';
     int64_t bytes = number(header.subspan(kSizeAt, kSizeBytes), at_, "size");
     if (!is_about_next && size >= 0) bytes = size;
-    if (type == '5') bytes = 0;  // what a folder may become; it has no data
+    if (type == '5') bytes = 0;  // For a folder the size is only a limit that it may grow to; a folder has no data.
     if (bytes > file_bytes_ - data_at)
       fail(at_, fmt::format("the header specifies {} bytes of data, but the file has only {} more: it is truncated, "
                             "or the size is wrong; download it again",
@@ -180,7 +180,8 @@ bool TarReader::next(TarMember& member) {
   }
 }
 
-/// After the first block of zeros there must be one more block of zeros, or nothing, but no second archive.
+/// Requires that the first block of zeros is followed by another block of zeros or by the end of the file, but not by a
+/// second archive.
 void TarReader::check_end(int64_t at) {
   std::vector<uint8_t> rest(static_cast<size_t>(std::min(kWindowBytes, file_bytes_ - at)));
   read_(at, rest);

@@ -30,11 +30,11 @@ struct TarMember {
 
 class TarReader {
  public:
-  /// Fills the span with the bytes of the file at a place; asked only for bytes that the file has.
+  /// Fills the span with the bytes of the file from `at` on. It is called only for bytes that the file has.
   using Read = std::function<void(int64_t at, std::span<uint8_t> to)>;
 
   TarReader(Read read, int64_t file_bytes, std::string file, int64_t begin = 0);
-  /// False at the end of the archive.
+  /// Reads the next member. Returns false at the end of the archive.
   bool next(TarMember& member);
 
  private:

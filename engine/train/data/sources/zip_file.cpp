@@ -32,7 +32,7 @@ std::string text_of(zip_error_t* error) {
   return zip_error_strerror(error);
 }
 
-/// A zip_error_t that is freed.
+/// A zip_error_t that is freed at the end of its scope.
 struct ZipError {
   zip_error_t error{};
   ZipError() { zip_error_init(&error); }

@@ -48,8 +48,9 @@ class ZipFile {
   std::vector<ZipMember> members_;
 };
 
-/// Throws EnvError if the deflated ones among these members of a file of `file_bytes`, which will all be in memory, are
-/// more than may inflate (inflation.h). Members of a malicious file may share their data.
+/// Throws EnvError if the deflated members among these inflate to more than may_inflate() permits (inflation.h) for a
+/// file of `file_bytes` bytes; all of them will be in memory together. In a malicious file several members may share
+/// the same data.
 void require_may_inflate(std::span<const ZipMember> members, int64_t file_bytes, const std::string& file);
 
 }  // namespace trainctl

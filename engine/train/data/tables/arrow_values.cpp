@@ -30,7 +30,8 @@ struct ArrowNumber {
   int64_t bytes;
 };
 
-/// The type of numbers. 'L' (u64) is read as i64; dates and times are their integers; null for other types.
+/// The numbers that a type of Arrow's format string has; null for other types. 'L' (u64) is read as i64, dates and
+/// times as their integers.
 std::optional<ArrowNumber> arrow_number(std::string_view format) {
   if (format.size() == 1) {
     switch (format[0]) {
@@ -200,7 +201,8 @@ void append_elements(const ArrowSchema& schema, const ArrowArray& array, int64_t
     if ((out[i + 7] & 0x80) != 0) throw EnvError("a number exceeds 63 bits, which is not supported");
 }
 
-/// Appends a list of numbers, and its shape from dim `dim` on. `is_first`: the shape is not known yet.
+/// Appends a list of numbers to the value, and its shape from dim `dim` on. `is_first` is true as long as the shape is
+/// not known.
 void append_list(const ArrowSchema& schema, const ArrowArray& array, int64_t index, size_t dim, TableValue& out) {
   const auto [begin, end] = list_extent(format_of(schema), array, index);
   const ArrowSchema& of = *schema.children[0];

@@ -13,7 +13,7 @@ class CachedBlock {
   virtual ~CachedBlock() = default;
 };
 
-/// The blocks of one file. They leave the cache with this object.
+/// The blocks of one file. They leave the cache when this object is destroyed.
 class BlockCache {
  public:
   struct Loaded {

@@ -31,12 +31,12 @@
 namespace trainctl {
 namespace {
 
-/// A decoded chunk, or a collection of the heap.
+/// A decoded chunk of a dataset, or a collection of the file's global heap.
 struct Hdf5Block final : public CachedBlock {
   std::vector<uint8_t> bytes;
 };
 
-/// A dataset, or a member of a compound one.
+/// A dataset, or one member of a compound dataset.
 struct Hdf5Column {
   size_t set = 0;
   uint64_t at = 0;  ///< offset in a value
@@ -135,14 +135,15 @@ class Hdf5Set {
     return {block, static_cast<int64_t>(block->bytes.size())};
   }
 
-  /// Copies the values of a row that a chunk has.
+  /// Copies those values of a row that a chunk has.
   void copy_part(const std::vector<uint8_t>& chunk, int64_t row, const std::vector<uint64_t>& place,
                  std::vector<uint8_t>& out) const {
     uint64_t inside = static_cast<uint64_t>(row) % set_.chunk[0];
     for (size_t d = 1; d < set_.chunk.size(); ++d) inside *= set_.chunk[d];
     copy_dim(1, chunk.data() + inside * set_.type.bytes, place, out.data());
   }
-  /// `from`, `to`: where the values of dim `dim` begin in the chunk and in the row.
+  /// Copies from dim `dim` on. `from` and `to` are the positions in the chunk and in the row at which the values of
+  /// this dim begin.
   void copy_dim(size_t dim, const uint8_t* from, const std::vector<uint64_t>& place, uint8_t* to) const {
     if (dim >= set_.dims.size()) {
       std::copy_n(from, set_.type.bytes, to);

@@ -38,7 +38,7 @@ class ChunkIndexReader {
  private:
   [[noreturn]] void fail(const std::string& what) const { fail_hdf5(path_, what); }
 
-  /// `level` of the node above; -1: this is the root.
+  /// `level` is the level of the node above; -1 at the root.
   void visit(uint64_t address, int level) {
     const uint64_t head_bytes = 8 + 2 * file_.address_bytes, key_bytes = 8 + 8 * (set_.dims.size() + 1);
     const std::vector<uint8_t> head = file_.read(address, head_bytes);
@@ -127,7 +127,7 @@ class ChunkIndexReader {
   Hdf5Chunks chunks_;
 };
 
-/// The compression of liblzf: literals, and references to bytes before.
+/// Undoes the compression of liblzf: literals, and references to earlier bytes.
 std::vector<uint8_t> undo_lzf(const std::vector<uint8_t>& packed, uint64_t bytes, const std::string& path) {
   std::vector<uint8_t> out;
   constexpr uint64_t kMostFromByte = 100;
@@ -151,7 +151,8 @@ std::vector<uint8_t> undo_lzf(const std::vector<uint8_t>& packed, uint64_t bytes
   return out;
 }
 
-/// Bytes of equal significance are together: all first bytes, all second bytes, …, and the rest.
+/// Undoes the shuffle filter, which stores bytes of equal significance together: all first bytes, all second bytes, …,
+/// and the rest.
 std::vector<uint8_t> undo_shuffle(const std::vector<uint8_t>& from, uint64_t width) {
   if (width < 2 || from.size() < width) return from;
   std::vector<uint8_t> out = from;
@@ -180,7 +181,8 @@ void check_fletcher32(std::vector<uint8_t>& bytes, const std::string& path) {
   uint32_t stored = 0;
   std::memcpy(&stored, bytes.data() + count, sizeof stored);
   const uint32_t sum = fletcher32(std::span(bytes).first(count));
-  // The sums are modulo 65,535, which is also written as 65,535. Old versions of the library swapped the bytes.
+  // The two sums are computed modulo 65,535, and a sum of 0 may also be written as 65,535. Old versions of the library
+  // swapped the bytes.
   const auto is_same = [&](uint32_t other) {
     return sum >> 16 == (other >> 16) % 65535 && (sum & 0xFFFF) == (other & 0xFFFF) % 65535;
   };

@@ -48,7 +48,7 @@ class ObjectReader {
 
  private:
   [[noreturn]] void fail(const std::string& what) const { fail_hdf5(path_, what); }
-  /// The file is right, but has something that is not read.
+  /// Throws the error for a sound file that has something that this reader does not support.
   [[noreturn]] void refuse(const std::string& what) const {
     throw EnvError(path_ + ": " + what + "; write the file with h5py's default libver, or run h5repack on it");
   }
@@ -149,7 +149,8 @@ class ObjectReader {
     }
   }
 
-  /// The message of a type; that of another object if it is shared. Null if there is none.
+  /// Finds the message of a type. If it is shared, returns the message of the object that it refers to. Null if there
+  /// is none.
   const HeaderMessage* find(const std::vector<HeaderMessage>& messages, uint16_t type) {
     for (const HeaderMessage& message : messages)
       if (message.type == type) return message.is_shared ? shared(message) : &message;

@@ -83,7 +83,7 @@ uint64_t little_endian(std::span<const uint8_t> bytes, bool is_big_endian) {
   return value;
 }
 
-/// Booleans of h5py are an enumeration of FALSE and TRUE.
+/// Reads an enumeration. h5py stores booleans as an enumeration of FALSE and TRUE.
 Hdf5Type enum_type(Hdf5Cursor& from, const Hdf5Bytes& file, const TypeHead& head, int depth) {
   Hdf5Type type = read_hdf5_type(from, file, depth + 1);
   const uint32_t count = head.bits & 0xFFFF;

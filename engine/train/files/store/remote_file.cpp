@@ -49,7 +49,7 @@ fs::path objects_folder() {
 /// Deletes blocks that were used least recently once there are too many.
 class DiskLimit {
  public:
-  /// A block has been written.
+  /// Counts a block that has been written.
   void added(int64_t bytes) {
     const std::lock_guard lock(mutex_);
     written_ += bytes;
@@ -109,7 +109,7 @@ DiskLimit& disk_limit() {
   return *limit;
 }
 
-/// Threads that fetch. They are never joined: a request may hang at the end of the process.
+/// Threads that fetch blocks. They are never joined, because a request may hang at the end of the process.
 class FetchPool {
  public:
   /// `urgent` work, which a reader waits for, comes before what is only expected.
@@ -225,7 +225,7 @@ struct RemoteFile::Blocks : std::enable_shared_from_this<RemoteFile::Blocks> {
     return !folder.empty() && stat(path_of(block).c_str(), &status) == 0 && status.st_size == size_of(block);
   }
 
-  /// False: the block is not on the disk.
+  /// Returns false if the block is not on the disk.
   bool read_from_disk(int64_t block, int64_t within, std::span<uint8_t> to) {
     if (folder.empty()) return false;
     const std::string path = path_of(block).string();
@@ -237,7 +237,7 @@ struct RemoteFile::Blocks : std::enable_shared_from_this<RemoteFile::Blocks> {
     return true;
   }
 
-  /// The time of the last use decides which blocks are deleted first.
+  /// Records that the block was used now: the time of the last use decides which blocks are deleted first.
   void touch(int64_t block, int fd) {
     constexpr auto kEvery = std::chrono::seconds(60);
     const auto now = std::chrono::steady_clock::now();
@@ -250,7 +250,7 @@ struct RemoteFile::Blocks : std::enable_shared_from_this<RemoteFile::Blocks> {
     futimens(fd, nullptr);
   }
 
-  /// False: the folder cannot be written.
+  /// Returns false if the folder cannot be written.
   bool write_to_disk(int64_t block, std::span<const uint8_t> bytes) {
     std::error_code error;
     fs::create_directories(folder, error);
@@ -285,7 +285,8 @@ struct RemoteFile::Blocks : std::enable_shared_from_this<RemoteFile::Blocks> {
     return fetch;
   }
 
-  /// Readers get the bytes before they are on the disk, whose sync takes as long as some requests.
+  /// Fetches a block. Readers get its bytes before they are on the disk, because syncing them takes as long as some
+  /// requests.
   void run(int64_t block, Fetch& fetch) {
     if (fetch.has_begun.exchange(true)) return;  // it was in the queue twice
     auto bytes = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(size_of(block)));

@@ -25,7 +25,8 @@ inline constexpr int kMostFetches = 64;
 
 /// The limit of the cache of this process's host, in bytes; 0: the default.
 void set_cache_limit(int64_t bytes);
-/// Bytes that the cache keeps of each object at least: that limit, or less if an object has no place on a disk.
+/// Bytes of an object that the cache keeps at least: the limit above, or less if the object's blocks are not kept on a
+/// disk.
 int64_t cache_bytes();
 /// The blocks that expect() has requested on this thread.
 int64_t requested_blocks();
