@@ -185,19 +185,20 @@ class PlanSearch {
   }
 
   /// Keeps the result if it is the best. Returns true if plans that do not fit would be faster; then it also searches
-  /// with fewer choices.
+  /// with fewer choices, unless the job offloads, which is slow anyway.
   bool search(const JobSpec& spec, const std::string& differs) {
     Trials trials(job_);
     std::optional<FoundPlan> found = find(spec, trials, differs);
     const bool is_short = !found || keep_too_large(spec, *found);
     double least = found ? found->best().trial.seconds : kNoTime;
-    if (is_short && may_be_best(found)) {
+    if (is_short && differs.empty() && may_be_best(found)) {
       for (const JobSpec& narrower : with_fewer_choices(spec)) {
         if (found && !may_be_faster(narrower, *found, least)) continue;
         try {
           add(find(narrower, trials, differs), found, least);
         } catch (const NoLegalPlan&) {  // the search with all choices has another plan
         }
+        if (!found) break;  // not even the variant that saves most memory has a plan that fits
       }
     }
     least_ = std::min(least_, least);
@@ -255,14 +256,13 @@ class PlanSearch {
     return !best_ || found->best().trial.seconds <= kMayBeBest * best_->seconds();
   }
 
-  /// False if all plans of a search with fewer choices are expected to take about as long as the fastest that fits:
-  /// plans of its kind were tried, and even those that do not fit take no less.
+  /// True if a tried plan that belongs to the search with fewer choices would be the fastest if it had to save no
+  /// memory.
   static bool may_be_faster(const JobSpec& narrower, const FoundPlan& found, double least) {
-    double fastest = kNoTime;
-    for (const TriedPlan& plan : found.tried)
-      if (plan.trial.fault.empty() && has_choices_of(narrower, plan.choice))
-        fastest = std::min(fastest, plan.trial.seconds);
-    return fastest == kNoTime || fastest < least * (1 - kSimpler);
+    return std::any_of(found.tried.begin(), found.tried.end(), [&](const TriedPlan& plan) {
+      return plan.trial.fault.empty() && plan.trial.seconds < least * (1 - kSimpler) &&
+             belongs_to(plan.choice, narrower);
+    });
   }
 
   /// Adds the result of a search with fewer choices. `least`: seconds of the fastest of all results.

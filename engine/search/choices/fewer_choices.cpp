@@ -42,9 +42,10 @@ std::vector<JobSpec> with_fewer_choices(const JobSpec& job) {
   return all;
 }
 
-bool has_choices_of(const JobSpec& job, const PlanChoice& choice) {
-  return (!gives_stages(job) || choice.stages == job.parallel.stages) &&
-         (!gives_level(job) || choice.optimizer_shard.level == job.parallel.optimizer_shard.level);
+bool belongs_to(const PlanChoice& choice, const JobSpec& variant) {
+  const int level = choice.optimizer_shard.level;
+  return (gives_stages(variant) ? choice.stages == variant.parallel.stages : choice.stages > 1) &&
+         (gives_level(variant) ? level == variant.parallel.optimizer_shard.level : level == 0);
 }
 
 }  // namespace trainctl

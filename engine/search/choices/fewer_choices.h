@@ -16,7 +16,8 @@ namespace trainctl {
 /// other than the default.
 std::vector<JobSpec> with_fewer_choices(const JobSpec& job);
 
-/// True if the choice is one of those of a job with fewer choices.
-bool has_choices_of(const JobSpec& job, const PlanChoice& choice);
+/// True if `variant` is the variant with the fewest choices that includes this choice. A variant that leaves the stages
+/// open has the choices with several stages, and one that leaves the level open has those with level 0.
+bool belongs_to(const PlanChoice& choice, const JobSpec& variant);
 
 }  // namespace trainctl
