@@ -31,9 +31,8 @@ constexpr double kSimpler = 0.005;
 constexpr size_t kMostOffloaded = 3;
 constexpr double kMuchFaster = 0.97, kMuchSmaller = 1.05;
 /// Searches with fewer choices found plans that take up to 4 % less time. They are left out if the search with all
-/// choices found a plan that takes this many times as long as the best one, or if its smallest plan needs this many
-/// times the memory.
-constexpr double kMayBeBest = 1.05, kMayFit = 1.05;
+/// choices found a plan that takes this many times as long as the best one.
+constexpr double kMayBeBest = 1.05;
 
 constexpr double kNoTime = std::numeric_limits<double>::infinity();
 
@@ -185,24 +184,25 @@ class PlanSearch {
   }
 
   /// Keeps the result if it is the best. Returns true if plans that do not fit would be faster; then it also searches
-  /// with fewer choices, unless the job offloads, which is slow anyway.
+  /// with fewer choices, unless the job offloads, which is slow anyway. If no plan fits, other sizes and offloading
+  /// find one sooner.
   bool search(const JobSpec& spec, const std::string& differs) {
     Trials trials(job_);
     std::optional<FoundPlan> found = find(spec, trials, differs);
-    const bool is_short = !found || keep_too_large(spec, *found);
-    double least = found ? found->best().trial.seconds : kNoTime;
-    if (is_short && differs.empty() && may_be_best(found)) {
+    if (!found) return true;
+    const bool is_short = keep_too_large(spec, *found);
+    double least = found->best().trial.seconds;
+    if (is_short && differs.empty() && may_be_best(*found)) {
       for (const JobSpec& narrower : with_fewer_choices(spec)) {
-        if (found && !may_be_faster(narrower, *found, least)) continue;
+        if (!may_be_faster(narrower, *found, least)) continue;
         try {
-          add(find(narrower, trials, differs), found, least);
+          add(find(narrower, trials, differs), *found, least);
         } catch (const NoLegalPlan&) {  // the search with all choices has another plan
         }
-        if (!found) break;  // not even the variant that saves most memory has a plan that fits
       }
     }
     least_ = std::min(least_, least);
-    if (!found || (best_ && best_->seconds() <= least_ * (1 + kSimpler))) return is_short;
+    if (best_ && best_->seconds() <= least_ * (1 + kSimpler)) return is_short;
     best_ = Searched{std::move(*found), {}, {}};
     best_->spec = with_choice(spec, best_->found.best().choice);
     best_->known = trials.take(best_->spec);
@@ -251,9 +251,8 @@ class PlanSearch {
   }
 
   /// True if a search with fewer choices than the one that found this may find the best plan.
-  bool may_be_best(const std::optional<FoundPlan>& found) const {
-    if (!found) return static_cast<double>(smallest_->needed()) <= kMayFit * static_cast<double>(memory_);
-    return !best_ || found->best().trial.seconds <= kMayBeBest * best_->seconds();
+  bool may_be_best(const FoundPlan& found) const {
+    return !best_ || found.best().trial.seconds <= kMayBeBest * best_->seconds();
   }
 
   /// True if a tried plan that belongs to the search with fewer choices would be the fastest if it had to save no
@@ -266,15 +265,11 @@ class PlanSearch {
   }
 
   /// Adds the result of a search with fewer choices. `least`: seconds of the fastest of all results.
-  static void add(std::optional<FoundPlan> other, std::optional<FoundPlan>& found, double& least) {
+  static void add(std::optional<FoundPlan> other, FoundPlan& found, double& least) {
     if (!other) return;
     least = std::min(least, other->best().trial.seconds);
-    if (!found) {
-      found = std::move(other);
-      return;
-    }
-    if (found->best().trial.seconds > least * (1 + kSimpler)) std::swap(*other, *found);
-    add_plans(std::move(*other), *found);
+    if (found.best().trial.seconds > least * (1 + kSimpler)) std::swap(*other, found);
+    add_plans(std::move(*other), found);
   }
 
   const PlannedJob& job_;
