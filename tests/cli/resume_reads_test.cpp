@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "tests/cli/command.h"
+#include "tests/launcher/launcher_process.h"
 #include "tests/launcher/scratch.h"
 #include "tests/skip.h"
 
