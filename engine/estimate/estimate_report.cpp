@@ -6,9 +6,8 @@
 
 namespace trainctl {
 const Program& largest_program(const std::vector<Program>& programs) {
-  return *std::max_element(programs.begin(), programs.end(), [](const Program& a, const Program& b) {
-    return a.memory.total() < b.memory.total();
-  });
+  return *std::max_element(programs.begin(), programs.end(),
+                           [](const Program& a, const Program& b) { return a.memory.total() < b.memory.total(); });
 }
 
 std::optional<DeviceNeed> device_need(const std::vector<Program>& programs, const Machine& machine) {

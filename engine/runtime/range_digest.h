@@ -21,8 +21,7 @@ TRAINCTL_HOST_DEVICE inline uint64_t mixed_word(uint32_t word, int64_t index) {
 /// Word `index` of a range of `bytes` bytes, of which the last one may be cut off.
 TRAINCTL_HOST_DEVICE inline uint32_t word_of_bytes(const std::byte* range, int64_t bytes, int64_t index) {
   uint32_t word = 0;
-  for (int64_t i = 0; i < 4 && 4 * index + i < bytes; ++i)
-    word |= static_cast<uint32_t>(range[4 * index + i]) << 8 * i;
+  for (int64_t i = 0; i < 4 && 4 * index + i < bytes; ++i) word |= static_cast<uint32_t>(range[4 * index + i]) << 8 * i;
   return word;
 }
 

@@ -1,10 +1,11 @@
 // Tests of the colors of a plan: without them the text is the same.
+#include "cli/render/plan_colors.h"
+
 #include <doctest/doctest.h>
 
 #include <cstdlib>
 #include <regex>
 
-#include "cli/render/plan_colors.h"
 #include "engine/base/error.h"
 #include "tests/cli/command.h"
 #include "tests/jobs/jobs.h"
@@ -14,7 +15,9 @@ using namespace trainctl;
 
 namespace {
 
-std::string without_colors(const std::string& text) { return std::regex_replace(text, std::regex("\033\\[[0-9]*m"), ""); }
+std::string without_colors(const std::string& text) {
+  return std::regex_replace(text, std::regex("\033\\[[0-9]*m"), "");
+}
 
 std::string planned(const Scratch& scratch, std::vector<std::string> words) {
   words.insert(words.begin(), {"plan", TRAINCTL_SOURCE_DIR "/configs/mnist_mlp.yaml", "--layers"});
@@ -42,7 +45,8 @@ TEST_CASE("a coloured plan is the plain one with escape sequences") {
 }
 
 TEST_CASE("colours of a plan end with their word, and change nothing else") {
-  const std::string text = "note: beware\n\nlayers\n  stage  in\n      0  [2@0, 1]  a@b\n\nschedule\n1f1b\n  stage 0 |F0 . x B10 W2 Fx\n";
+  const std::string text =
+      "note: beware\n\nlayers\n  stage  in\n      0  [2@0, 1]  a@b\n\nschedule\n1f1b\n  stage 0 |F0 . x B10 W2 Fx\n";
   const std::string colored = color_plan(text);
   CHECK(without_colors(colored) == text);
   CHECK(contains(colored, "\033[33mnote\033[0m: beware"));

@@ -201,7 +201,9 @@ loss: mse
                      repeat, more);
 }
 
-size_t plan_fold_lines_of(const std::string& text) { return static_cast<size_t>(std::count(text.begin(), text.end(), '\n')); }
+size_t plan_fold_lines_of(const std::string& text) {
+  return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+}
 
 std::string line_with(const std::string& text, const std::string& part) {
   std::stringstream lines(text);

@@ -119,9 +119,7 @@ TEST_CASE("a resumed run reads each byte of the checkpoint from the disk once, o
 TEST_CASE("a resumed run names each field of its optimizer that the run before it had otherwise") {
   const Scratch scratch;
   small_job(scratch.path());
-  const std::vector<std::string> words = {"run",
-                                          "job.yaml",
-                                          "launch.ranks=2",
+  const std::vector<std::string> words = {"run", "job.yaml", "launch.ranks=2",
                                           "parallel={mode: data_parallel, local_steps: 4, replicas: 2}",
                                           "optimizer={type: adam, learning_rate: 0.01}"};
   const auto run_steps = [&](const std::string& steps, const std::vector<std::string>& more) {

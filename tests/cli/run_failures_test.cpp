@@ -26,8 +26,12 @@ struct EndlessRun {
 
   explicit EndlessRun(const std::vector<std::string>& more = {}) {
     small_job(scratch.path());
-    std::vector<std::string> words = {
-        "run", "job.yaml", "launch.ranks=4", "parallel.mode=data_parallel", "train.epochs=100000000", "launch.grace=5s"};
+    std::vector<std::string> words = {"run",
+                                      "job.yaml",
+                                      "launch.ranks=4",
+                                      "parallel.mode=data_parallel",
+                                      "train.epochs=100000000",
+                                      "launch.grace=5s"};
     words.insert(words.end(), more.begin(), more.end());
     launcher = start_trainctl(scratch.path(), words);
     for (int rank = 0; rank < 4; ++rank) {

@@ -135,8 +135,8 @@ TEST_CASE("words in the wrong place are answered with the right one") {
   CHECK(contains(refusal(scratch, "kill 1"), "did you mean 'stop'?"));
   CHECK(contains(refusal(scratch, "version"), "did you mean '--version'?"));
   CHECK(contains(refusal(scratch, "--json plan job.yaml"), "write options after it: trainctl plan --json"));
-  CHECK(
-      contains(refusal(scratch, "bench"), "trainctl bench: missing command; available commands: op, model, data, collective"));
+  CHECK(contains(refusal(scratch, "bench"),
+                 "trainctl bench: missing command; available commands: op, model, data, collective"));
   CHECK(contains(refusal(scratch, "bench colective"),
                  "trainctl bench: unknown command 'colective'; did you mean 'collective'?"));
   CHECK(contains(refusal(scratch, "bench collective"), "trainctl bench collective: KIND is missing"));

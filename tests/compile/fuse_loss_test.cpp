@@ -43,7 +43,7 @@ TEST_CASE(
       CAPTURE(loss);
       CAPTURE(precision);
       const std::vector<Program> programs = loss_compiled(loss, {"launch.ranks=4", "parallel.mode=data_parallel",
-                                                            "parallel.micro_batches=2", "precision=" + precision});
+                                                                 "parallel.micro_batches=2", "precision=" + precision});
       for (const Program& p : programs) {
         CHECK(count(p, loss + "_with_grad") == 2);
         CHECK(count(p, loss) == 0);

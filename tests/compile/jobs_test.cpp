@@ -132,9 +132,9 @@ TEST_CASE("interleaved_1f1b on deeper pipelines, with shared parameters and valu
 TEST_CASE("interleaved_1f1b: each border between virtual stages is crossed once in each direction, by stages in turn") {
   const int micro_batches = 4, borders = 3;
   int sends = 0;
-  for (const Program& p :
-       jobs_compiled("deep_mlp", {"parallel.mode=semi_auto_parallel", "launch.ranks=2", "parallel.stages=2",
-                             "parallel.schedule=interleaved_1f1b", "parallel.chunks=2", "parallel.micro_batches=4"})) {
+  for (const Program& p : jobs_compiled(
+           "deep_mlp", {"parallel.mode=semi_auto_parallel", "launch.ranks=2", "parallel.stages=2",
+                        "parallel.schedule=interleaved_1f1b", "parallel.chunks=2", "parallel.micro_batches=4"})) {
     std::set<int> chunks;
     for (const Instruction& i : p.instructions) {
       if (i.opcode == Opcode::send) ++sends;

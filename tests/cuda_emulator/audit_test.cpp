@@ -57,7 +57,8 @@ int train_audited(const PlannedJob& job, const Program& program, const std::shar
   } catch (const AuditFailed& error) {
     const AuditMismatch& found = error.mismatch();
     std::printf("rank %d: %s\n", rank, error.what());
-    return faulty && found.step == 8 && found.tensor.starts_with("weight/") && found.first_is_wrong == true ? kNamed : 3;
+    return faulty && found.step == 8 && found.tensor.starts_with("weight/") && found.first_is_wrong == true ? kNamed
+                                                                                                            : 3;
   }
 }
 

@@ -73,7 +73,8 @@ TEST_CASE("under every plan the ranks' histograms of weights and gradients add u
 
 TEST_CASE("a gradient's histogram is that of the update: weights move by it") {
   // Plain SGD, where an update inside the gradient's kernel would leave no gradient to count.
-  const std::vector<std::string> plain = {"optimizer={type: sgd, learning_rate: 0.5}", "train={steps: 1, histograms: 1}"};
+  const std::vector<std::string> plain = {"optimizer={type: sgd, learning_rate: 0.5}",
+                                          "train={steps: 1, histograms: 1}"};
   std::map<std::string, double> weights;
   Histograms counted;
   RunOn on;

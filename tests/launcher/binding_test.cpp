@@ -202,7 +202,8 @@ TEST_CASE("numa: a node without CPUs gets no rank") {
 
   const DescribedHost memory_alone("[numa] pack:2 [numa] core:4 pu:1");  // one that is as near to all CPUs
   CHECK(memory_alone.nodes() == 3);
-  CHECK(cpus_of(bind_ranks(2, memory_alone.topology(), BindMode::numa)) == std::vector<Cpus>{{0, 1, 2, 3}, {4, 5, 6, 7}});
+  CHECK(cpus_of(bind_ranks(2, memory_alone.topology(), BindMode::numa)) ==
+        std::vector<Cpus>{{0, 1, 2, 3}, {4, 5, 6, 7}});
 }
 
 TEST_CASE("cores that share a cache go to one rank, however they are numbered") {

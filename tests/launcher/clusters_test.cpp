@@ -173,7 +173,8 @@ TEST_CASE("a pod knows all pods and its own number") {
 }
 
 TEST_CASE("all pods of a Job, started again or not, have its uid") {
-  const StartedBy by = with({{"TRAINCTL_PODS", "a-[0-1].a"}, {"JOB_COMPLETION_INDEX", "0"}, {"TRAINCTL_JOB", "f81d4fae"}});
+  const StartedBy by =
+      with({{"TRAINCTL_PODS", "a-[0-1].a"}, {"JOB_COMPLETION_INDEX", "0"}, {"TRAINCTL_JOB", "f81d4fae"}});
   CHECK(by.job == "f81d4fae");
 }
 

@@ -305,8 +305,8 @@ TEST_CASE("a rank that floods its output does not keep others from starting") {
 
 TEST_CASE("a process that left its rank's group and keeps writing does not keep the run from ending") {
   const Scratch scratch;
-  const int launcher = start_launcher(scratch.path(), {"setsid yes & echo $! > $DIR/pid.0; sleep 0.1; exit 0"},
-                                      {.grace_seconds = 1});
+  const int launcher =
+      start_launcher(scratch.path(), {"setsid yes & echo $! > $DIR/pid.0; sleep 0.1; exit 0"}, {.grace_seconds = 1});
   CHECK(wait_for(launcher) == kExitRankFailed);
   CHECK(eventually([&] { return !alive(pid_in(scratch.path() + "/pid.0")); }));  // of its closed pipe
 }

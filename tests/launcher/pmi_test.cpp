@@ -76,7 +76,8 @@ class Mpiexec {
         if (line == "cmd=barrier_in") waiting.push_back(fd);
         if (line.starts_with("cmd=get ")) {
           const auto at = values.find(word(line, "key"));
-          say(fd, at == values.end() ? "cmd=get_result rc=-1 msg=key_not_found" : "cmd=get_result rc=0 msg=success value=" + at->second);
+          say(fd, at == values.end() ? "cmd=get_result rc=-1 msg=key_not_found"
+                                     : "cmd=get_result rc=0 msg=success value=" + at->second);
         }
         if (line == "cmd=finalize") say(fd, "cmd=finalize_ack");
       }

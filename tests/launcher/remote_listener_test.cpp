@@ -85,10 +85,11 @@ TEST_CASE("text that processes of mpirun exchange is the address of a listener, 
   CHECK(same->name == "b");
   CHECK(same->addresses == std::vector<std::string>{"10.0.0.2", "::1"});
   CHECK(same->port == 4242);
-  for (const char* text : {"", "{}", "[]", "{\"port\": 1}", "{\"addresses\": [\"a\"]}", "{\"addresses\": [], \"port\": 0}",
-                           "{\"addresses\": [1], \"port\": 1}", "{\"addresses\": \"a\", \"port\": 1}",
-                           "{\"addresses\": [], \"port\": \"1\"}", "{\"addresses\": [], \"port\": 65536}",
-                           "{\"addresses\": [], \"port\": 4294967318}", "{\"addresses\": [], \"port\": 18446744073709551615}"}) {
+  for (const char* text :
+       {"", "{}", "[]", "{\"port\": 1}", "{\"addresses\": [\"a\"]}", "{\"addresses\": [], \"port\": 0}",
+        "{\"addresses\": [1], \"port\": 1}", "{\"addresses\": \"a\", \"port\": 1}",
+        "{\"addresses\": [], \"port\": \"1\"}", "{\"addresses\": [], \"port\": 65536}",
+        "{\"addresses\": [], \"port\": 4294967318}", "{\"addresses\": [], \"port\": 18446744073709551615}"}) {
     CAPTURE(text);
     CHECK_FALSE(parse_listener(text));
   }

@@ -214,7 +214,8 @@ TEST_CASE("hybrid_parallel builds one rank's part") {
 TEST_CASE("ranks of hybrid_parallel that read the same rows count a summed loss once") {
   const auto scale = [](const std::string& parallel) {
     const Graph graph = build(
-        "network: [{name: fc, type: dense, units: 8}]\nloss: {type: mae, reduction: sum, weight: 0.5}\nparallel: {mode: "
+        "network: [{name: fc, type: dense, units: 8}]\nloss: {type: mae, reduction: sum, weight: 0.5}\nparallel: "
+        "{mode: "
         "hybrid_parallel" +
             parallel + "}\nlaunch: {ranks: 2}\n",
         {.label = {8}});

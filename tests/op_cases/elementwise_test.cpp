@@ -114,7 +114,8 @@ TEST_CASE("a chain gives the bits of its single kernels for every size, offset a
     CAPTURE(to_string(layout.shape));
     const Calls calls(layout);
     const int64_t n = num_elements(layout.shape);
-    ElementwiseFloats x = elementwise_random_floats(n, 1), z = elementwise_random_floats(n, 2), dy = elementwise_random_floats(n, 3);
+    ElementwiseFloats x = elementwise_random_floats(n, 1), z = elementwise_random_floats(n, 2),
+                      dy = elementwise_random_floats(n, 3);
     ElementwiseFloats bias = elementwise_random_floats(layout.shape.back(), 4);
     ElementwiseFloats a(x), b(x), c(x), out(x), second(x);
 

@@ -78,7 +78,7 @@ TEST_CASE("a damaged header is refused before anything is trusted") {
   }
   CHECK(damage(routes, 5).find("damaged") != std::string::npos);  // from rank 5
   CHECK(damage(routes, 0xffffffffull << 32).find("damaged") != std::string::npos);
-  CHECK(damage(routes, 1).find("damaged") != std::string::npos);           // twice the same
+  CHECK(damage(routes, 1).find("damaged") != std::string::npos);          // twice the same
   CHECK(damage(sizes, 1ull << 62).find("damaged") != std::string::npos);  // an arena
   CHECK(damage(sizes, 1 << 20).find("damaged") != std::string::npos);
 }

@@ -98,7 +98,8 @@ TEST_CASE("parts that hosts have written apart are put together, and a newer par
   write_npy_shard(step, "h.0.fc", whole, DType::f32, {0, 3}, {4, 3}, indices(whole, {0, 3}, {4, 3}).data());
   std::ofstream(step + "/x.part.0.2.4.npy") << "not a file of numpy";
   const std::string large = "999999999";  // elements that no int64_t counts
-  std::ofstream(step + "/y.part.0x0x0.0x1x1." + large + "x" + large + "x" + large + ".npy") << npy_head({0, 1, 1}, DType::f32);
+  std::ofstream(step + "/y.part.0x0x0.0x1x1." + large + "x" + large + "x" + large + ".npy")
+      << npy_head({0, 1, 1}, DType::f32);
   join_npy_shards(scratch.path());
   CHECK(floats(step + "/h.0.fc.npy", whole) == indices(whole, {0, 0}, whole));
   int files = 0;

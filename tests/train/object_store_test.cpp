@@ -3,8 +3,8 @@
 
 #include "engine/base/url.h"
 #include "engine/train/files/store/credentials.h"
-#include "engine/train/files/store/signature.h"
 #include "engine/train/files/store/objects.h"
+#include "engine/train/files/store/signature.h"
 
 using namespace trainctl;
 

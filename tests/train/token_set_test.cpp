@@ -156,7 +156,8 @@ TEST_CASE("a file that is not a token file is named, with the reason") {
   CHECK(error(header(20240522, 1, 3) + ascending(0, 3))
             .starts_with("byte 0: 20240522 is the magic number of another llm.c file"));
   CHECK(error({0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0}).starts_with("is a NumPy .npy file"));
-  CHECK(error({'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0, 0}).starts_with("is the index of a Megatron data set, whose tokens are in the .bin file"));
+  CHECK(error({'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0, 0})
+            .starts_with("is the index of a Megatron data set, whose tokens are in the .bin file"));
   CHECK(error({16, 0, 0, 0, 0, 0, 0, 0, '{', '"', 't', '"'}).starts_with("is a safetensors file"));
   CHECK(error(ByteVector(400, 'a')).starts_with("is a text"));
   CHECK(error(ByteVector(3000, 0)).starts_with("all of its tokens are 0"));
@@ -303,8 +304,9 @@ TEST_CASE("written tokens are read back, and a file is replaced only on request"
     CHECK(fs::file_size(file) == 6 + (with_header ? 1024 : 0));
     CHECK(windows(set_of("tokens", {file}, 2), 1) == std::vector<Window>{{2, 255}});
   }
-  CHECK(error_of([&] { TokenWriter again(file, TokenType::u16, true, false); }).find("already exists; replace it with --force") !=
-        std::string::npos);
+  CHECK(error_of([&] {
+          TokenWriter again(file, TokenType::u16, true, false);
+        }).find("already exists; replace it with --force") != std::string::npos);
   { TokenWriter dropped(folder.path() + "/dropped.bin", TokenType::u16, true, false); }
   size_t files = 0;
   for ([[maybe_unused]] const auto& entry : fs::directory_iterator(folder.path())) ++files;

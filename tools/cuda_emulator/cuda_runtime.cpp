@@ -130,7 +130,8 @@ CUresult encode_tiled(CUtensorMap* to, CUtensorMapDataType type, cuuint32_t rank
 ///   u32 magic, u16 version, u16 header bytes, u64 bytes of all entries; then per entry
 ///   u16 kind (1 = PTX), u16, u32 header bytes, u64 bytes, 12 more bytes, u32 compute capability at byte 28, ...
 ///
-/// nvcc compresses PTX with zstd, and pads entries to 8 bytes. Throws std::runtime_error where a fat binary has no PTX for the emulated GPU.
+/// nvcc compresses PTX with zstd, and pads entries to 8 bytes. Throws std::runtime_error where a fat binary has no PTX
+/// for the emulated GPU.
 std::string ptx_of(const std::byte* data) {
   const auto read = [data]<class T>(uint64_t at, T) {
     T value;

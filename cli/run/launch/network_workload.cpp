@@ -118,8 +118,7 @@ void NetworkWorkload::choose_devices(Device asked, const CudaDevices& found) {
   if (job_.spec.launch.device == Device::cuda) {
     gpus_ = gpus_of_ranks(job_, classes_, found);
     const bool audits = job_.spec.train.audit_every > 0 && !options_.evaluate;
-    for (size_t rank = 0; rank < gpus_.size(); ++rank)
-      visible_gpus_.push_back(visible_gpus(found.list, rank, audits));
+    for (size_t rank = 0; rank < gpus_.size(); ++rank) visible_gpus_.push_back(visible_gpus(found.list, rank, audits));
     device_ = describe_gpus(gpus_, found);
     if (job_.plan.servers == 0 || options_.evaluate) {
       memory_.arena_bytes.assign(classes_.class_of.size(), 0);

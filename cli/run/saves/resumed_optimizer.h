@@ -1,5 +1,5 @@
-// Compares the optimizer of a job with that of the run whose checkpoint it resumes. Defaults may have changed since, and
-// a run must not continue with another optimizer unnoticed.
+// Compares the optimizer of a job with that of the run whose checkpoint it resumes. Defaults may have changed since,
+// and a run must not continue with another optimizer unnoticed.
 #pragma once
 
 #include <string>
@@ -12,7 +12,8 @@ namespace trainctl {
 /// parallel.outer.local_rate: 0 has chosen.
 JobSpec with_chosen_rate(JobSpec spec);
 
-/// Names the fields of the optimizer and of the outer optimizer of local steps that differ from the stored job of a run;
+/// Names the fields of the optimizer and of the outer optimizer of local steps that differ from the stored job of a
+/// run;
 /// "" if none does, or if there is no such file.
 std::string optimizer_changes(const JobSpec& spec, const std::string& stored_job);
 

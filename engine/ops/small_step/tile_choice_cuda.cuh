@@ -66,16 +66,22 @@ TileChoice choose_blocks_now(Kernel* kernel, int needed, int64_t tiles, int64_t 
   return best;
 }
 
-/// The same, once in this process for cards with as many multiprocessors and equal limits: a card that replays a step of
-/// another one must add in the same order, whatever the driver answers there.
+/// The same, once in this process for cards with as many multiprocessors and equal limits: a card that replays a step
+/// of another one must add in the same order, whatever the driver answers there.
 template <class Size, class Kernel>
 TileChoice choose_blocks(Kernel* kernel, int needed, int64_t tiles, int64_t others, int64_t k) {
   static std::mutex mutex;
   static auto& chosen = *new std::map<std::array<int64_t, 9>, TileChoice>;
   shared_bytes(kernel, needed, tiles + others);  // allows it on this card
-  const std::array<int64_t, 9> key = {reinterpret_cast<intptr_t>(kernel), needed,           tiles,
-                                      others,                             k,                multiprocessors(),
-                                      cluster_limit(2),                   cluster_limit(4), cluster_limit(8)};
+  const std::array<int64_t, 9> key = {reinterpret_cast<intptr_t>(kernel),
+                                      needed,
+                                      tiles,
+                                      others,
+                                      k,
+                                      multiprocessors(),
+                                      cluster_limit(2),
+                                      cluster_limit(4),
+                                      cluster_limit(8)};
   const std::lock_guard lock(mutex);
   const auto known = chosen.find(key);
   if (known != chosen.end()) return known->second;

@@ -79,9 +79,7 @@ bool CudaExecutor::is_copied(bool wait) {
   return copier_->is_done(wait);
 }
 
-std::unique_ptr<StepTape> CudaExecutor::make_tape() {
-  return std::make_unique<StepTape>(lay_out_tape(program_));
-}
+std::unique_ptr<StepTape> CudaExecutor::make_tape() { return std::make_unique<StepTape>(lay_out_tape(program_)); }
 
 void CudaExecutor::open_tape(StepTape& tape) {
   finish_all_started();

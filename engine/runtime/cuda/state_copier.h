@@ -11,7 +11,8 @@
 
 namespace trainctl::cuda {
 
-/// Zeroed memory of the device for a copy of that size, if enough is left for libraries that allocate later; else empty.
+/// Zeroed memory of the device for a copy of that size, if enough is left for libraries that allocate later; else
+/// empty.
 DeviceMemory room_for_copy(int64_t bytes);
 
 class StateCopier {

@@ -1,4 +1,5 @@
-// Copies the state before and after a recorded step, and computes the digests that a recorded and a replayed step share.
+// Copies the state before and after a recorded step, and computes the digests that a recorded and a replayed step
+// share.
 #include "engine/runtime/cuda/step_recorder.h"
 
 #include <memory>
@@ -89,9 +90,7 @@ bool StepRecorder::is_done(bool wait) const {
 }
 
 StepReplay::StepReplay(const RankMemory& memory, StepTape& tape)
-    : memory_(memory),
-      tape_(with_memory_of_replay(tape)),
-      digests_(ranges_of(memory, tape, tape.given_again.get())) {}
+    : memory_(memory), tape_(with_memory_of_replay(tape)), digests_(ranges_of(memory, tape, tape.given_again.get())) {}
 
 /// Copies between two devices are direct where they can access each other's memory; elsewhere the driver copies through
 /// the host.

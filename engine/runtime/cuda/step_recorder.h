@@ -3,8 +3,9 @@
 //   recording card   state ─► before │ step, which keeps its exchanges │ state ─► after │ digests
 //   replaying card   before ─► state │ step, which takes its exchanges │ digests
 //
-// The exchanges are kept and taken by the step itself (StepProgram::Issue::tape). Copies within and between devices take
-// the time of a few passes over the state; memory of the host, which the tape uses if a device has no room, takes longer.
+// The exchanges are kept and taken by the step itself (StepProgram::Issue::tape). Copies within and between devices
+// take the time of a few passes over the state; memory of the host, which the tape uses if a device has no room, takes
+// longer.
 #pragma once
 
 #include <cstdint>

@@ -60,8 +60,9 @@ std::vector<CheckpointEntry> CheckpointDirectory::list() const {
   std::vector<CheckpointEntry*> places;
   std::vector<CheckpointEntry> complete;
   for (CheckpointEntry& entry : entries) {
-    if (!entry.complete()) continue;  // The attempt of an incomplete checkpoint may not be known, so the checkpoint
-                                      // stays at the place of its step.
+    if (!entry.complete())
+      continue;  // The attempt of an incomplete checkpoint may not be known, so the checkpoint
+                 // stays at the place of its step.
     places.push_back(&entry);
     complete.push_back(std::move(entry));
   }

@@ -406,9 +406,9 @@ std::shared_ptr<const Source> with_share(std::shared_ptr<const Source> set, cons
   options.parts = {{"train", spec.train_share}, {"validation", spec.validation_share}, {"rest", rest}};
   options.part = spec.takes_validation_share ? "validation" : "train";
   options.seed = seed;
-  options.by_name = spec.type == "image_folder" ||
-                    spec.type == "audio_folder";  // Files that are added to such a set leave the other files in their
-                                                  // parts.
+  options.by_name =
+      spec.type == "image_folder" || spec.type == "audio_folder";  // Files that are added to such a set leave the other
+                                                                   // files in their parts.
   options.folders = spec.paths;
   return open_split(std::move(set), options);
 }

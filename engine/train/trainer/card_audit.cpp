@@ -128,9 +128,10 @@ class CardAudit final : public AuditRecorder {
     } catch (const CommError&) {
       throw;
     } catch (const EnvError& error) {
-      throw EnvError(fmt::format("train.audit_every: no memory for the recordings of GPU {}, on it or its host: {}; set "
-                                 "audit_every: 0, or use smaller batches",
-                                 options_.cards.front().gpu, error.what()));
+      throw EnvError(
+          fmt::format("train.audit_every: no memory for the recordings of GPU {}, on it or its host: {}; set "
+                      "audit_every: 0, or use smaller batches",
+                      options_.cards.front().gpu, error.what()));
     }
     time_.leave_out(AuditedTime::Clock::now() - start);
   }

@@ -43,7 +43,8 @@ class CardReplay {
   AuditedValues replayed_values() const { return values(replayed_); }
 
  private:
-  /// Bytes of one run, copied to the host after a mismatch: the state after it, its loss included, and all that it gave.
+  /// Bytes of one run, copied to the host after a mismatch: the state after it, its loss included, and all that it
+  /// gave.
   struct Result {
     std::vector<std::byte> state, given;
     bool operator==(const Result&) const = default;

@@ -33,7 +33,9 @@ class TileProductFloats {
   ~TileProductFloats() { cudaFree(device_); }
 
   float* data() const { return static_cast<float*>(device_) + past_; }
-  void upload() const { must_launch(cudaMemcpy(data(), first.data(), first.size() * sizeof(float), cudaMemcpyHostToDevice)); }
+  void upload() const {
+    must_launch(cudaMemcpy(data(), first.data(), first.size() * sizeof(float), cudaMemcpyHostToDevice));
+  }
   std::vector<float> now() const {
     std::vector<float> values(first.size());
     must_launch(cudaMemcpy(values.data(), data(), values.size() * sizeof(float), cudaMemcpyDeviceToHost));

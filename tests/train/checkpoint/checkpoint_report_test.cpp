@@ -21,7 +21,8 @@ TEST_CASE("the state of a rank that is compiled without instructions has the fil
   const std::vector<std::vector<std::string>> jobs = {
       {"parallel.mode=data_parallel", "launch.ranks=4"},
       {"parallel.mode=data_parallel", "launch.ranks=4", "parallel.optimizer_shard.level=1"},
-      {"parallel.mode=data_parallel", "launch.ranks=3", "parallel.optimizer_shard.level=3", "optimizer={type: adam, learning_rate: 0.1}"},
+      {"parallel.mode=data_parallel", "launch.ranks=3", "parallel.optimizer_shard.level=3",
+       "optimizer={type: adam, learning_rate: 0.1}"},
       {"parallel.mode=semi_auto_parallel", "launch.ranks=4", "parallel.stages=2", "parallel.micro_batches=2"},
       {"parallel.mode=semi_auto_parallel", "launch.ranks=8", "parallel.stages=2", "parallel.optimizer_shard.level=1",
        "parallel.strategies={'*.up': [[2, 1, 1], [2, 1]]}"},
