@@ -99,8 +99,8 @@ class HeadSearch {
     return true;
   }
 
-  /// Whether the instruction can be computed on a part of the rows at a time: its other outputs are sums that it adds
-  /// to. Notes the buffers that then exist only for one part.
+  /// Returns true if the instruction can be computed on a part of the rows at a time: its other outputs are sums that
+  /// it adds to. Notes the buffers that then exist only for one part.
   bool is_row_by_row(const VirtualInstruction& v) {
     const KernelDef* kernel = kernel_of(v.code);
     if (kernel == nullptr || kernel->row_operands == nullptr) return false;
