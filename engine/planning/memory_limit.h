@@ -16,7 +16,8 @@ struct MemoryHolder {
   std::string note;  ///< printed after the bytes; may be empty
 };
 
-/// Describes by how much a limit is exceeded, and which changes of the job would fit. Each change is planned to find out.
+/// Describes by how much a limit is exceeded, and which changes of the job would fit. Each change is planned to find
+/// out.
 struct MemoryExcess {
   std::string message;  ///< rank 3 needs 91.2 GiB, but parallel.max_memory is 78.0 GiB (weights 24.1 GiB, …)
   std::string advice;  ///< set parallel.optimizer_shard.level: 2 (48.9 GiB), or parallel.recompute: ['h.*.norm1'] (…)
