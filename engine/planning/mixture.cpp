@@ -18,7 +18,8 @@ namespace {
 constexpr int kUnitBits = 32;
 constexpr int64_t kWhole = int64_t{1} << kUnitBits;
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-/// A state of the mixture is kept every so many steps, so that a later request for an earlier step can start from it.
+/// The state of the mixture is stored at intervals of this many steps, so that a later request for an earlier step can
+/// start from it.
 constexpr int64_t kKeepEvery = 1024;
 
 double sum_of(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }

@@ -99,7 +99,7 @@ std::vector<int> in_order_of_reduction(const Lowering& l) {
 }
 
 /// Emits the kernel that detects a spike of the gradient norm (train.on_spike): it compares `norm` with the norms of
-/// earlier steps. All ranks have the same norms, so all of them decide alike.
+/// earlier steps. All ranks have the same norms, so all ranks make the same decision.
 void limit_norm(Lowering& l, const View& norm) {
   const SpikeSpec& spike = *l.c.plan.numerics.optimizer.on_spike;
   Instruction i = once_per_step(Opcode::kernel, "limit clip_norm", &limit_norm_kernel);

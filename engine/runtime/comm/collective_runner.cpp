@@ -19,7 +19,7 @@ constexpr int64_t kAloneBytesSleeping = 1 << 20;
 
 bool reached(uint32_t phase, uint32_t wanted) { return static_cast<int32_t>(phase - wanted) >= 0; }
 
-/// Returns whether nobody reads the in-buffer of member `index`.
+/// Returns true if no member reads the in-buffer of member `index`.
 bool brings_nothing(const CollectiveCall& call, int index) {
   return call.op == CollectiveOp::broadcast && index != call.root;
 }

@@ -32,7 +32,7 @@ struct StepMemory {
   std::byte* host = nullptr;         ///< pinned: what the program keeps in the memory of the host
   Staging staging;                   ///< device
   Finished finished;                 ///< pinned
-  PositionWord* position = nullptr;  ///< pinned; null: nobody reads it
+  PositionWord* position = nullptr;  ///< pinned; null if nothing reads it
   std::byte* printed = nullptr;      ///< pinned: the tensors of a slot one after another
   int64_t printed_stride = 0;
   void* scratch = nullptr;  ///< device: memory that kernels of the compute stream use while they run

@@ -75,7 +75,7 @@ class CardAudit final : public AuditRecorder {
 
   /// The cards that replay also train, and a collective makes no progress while one of its cards runs a replay. All
   /// ranks therefore wait before the step that follows the recorded one, and replay at the same time. In a job without
-  /// peers the other card trains nothing, so nobody waits.
+  /// peers, the other card trains nothing, so no rank waits.
   void before_step() override {
     const bool is_audited = is_recording_ || is_replaying();
     if (has_ended()) finish();
