@@ -50,6 +50,15 @@ inline Event make_event() {
   return Event(event);
 }
 
+/// Returns true if the work before the event has ended. `wait`: waits for it, so that the answer is true.
+inline bool is_done(const Event& event, bool wait) {
+  if (wait) cuda_check(cudaEventSynchronize(event.get()), "cudaEventSynchronize");
+  const cudaError_t status = cudaEventQuery(event.get());
+  if (status == cudaErrorNotReady) return false;
+  cuda_check(status, "cudaEventQuery");
+  return true;
+}
+
 inline Event make_timed_event() {
   cudaEvent_t event = nullptr;
   cuda_check(cudaEventCreate(&event), "cudaEventCreate");

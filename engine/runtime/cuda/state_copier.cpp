@@ -60,13 +60,6 @@ void StateCopier::begin(cudaStream_t compute) {
   cuda_check(cudaEventRecord(done_.get(), stream_.get()), "cudaEventRecord");
 }
 
-bool StateCopier::is_done(bool wait) const {
-  if (copies_.empty()) return true;
-  if (wait) cuda_check(cudaEventSynchronize(done_.get()), "cudaEventSynchronize");
-  const cudaError_t status = cudaEventQuery(done_.get());
-  if (status == cudaErrorNotReady) return false;
-  cuda_check(status, "cudaEventQuery");
-  return true;
-}
+bool StateCopier::is_done(bool wait) const { return copies_.empty() || cuda::is_done(done_, wait); }
 
 }  // namespace trainctl::cuda

@@ -81,13 +81,7 @@ void StepRecorder::end(cudaStream_t compute) {
   cuda_check(cudaEventRecord(done_.get(), compute), "cudaEventRecord");
 }
 
-bool StepRecorder::is_done(bool wait) const {
-  if (wait) cuda_check(cudaEventSynchronize(done_.get()), "cudaEventSynchronize");
-  const cudaError_t status = cudaEventQuery(done_.get());
-  if (status == cudaErrorNotReady) return false;
-  cuda_check(status, "cudaEventQuery");
-  return true;
-}
+bool StepRecorder::is_done(bool wait) const { return cuda::is_done(done_, wait); }
 
 StepReplay::StepReplay(const RankMemory& memory, StepTape& tape)
     : memory_(memory), tape_(with_memory_of_replay(tape)), digests_(ranges_of(memory, tape, tape.given_again.get())) {}
