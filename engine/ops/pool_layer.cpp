@@ -72,14 +72,7 @@ Attrs pool_attrs(const LayerContext& layer) {
 
 void expect_window_of_pool(const Window& window, size_t d, const std::string& name, int64_t size) {
   expect_little_padding(window, d, "the " + name);
-  if (window.count(d, size) < 1) {
-    const int64_t padded = size + window.before[d] + window.after[d];
-    throw ShapeError(fmt::format("a kernel of {}{} does not fit into a {} of {}{}; use a smaller kernel, or padding",
-                                 window.kernel[d],
-                                 window.dilation[d] > 1 ? fmt::format(", {} with its dilation,", window.reach(d)) : "",
-                                 name, size, padded == size ? "" : fmt::format(", {} with its padding", padded)),
-                     "kernel");
-  }
+  expect_window_fits(window, d, size, "a " + name, "its");
   expect_elements_inside(window, d, size, "the " + name, "elements");
 }
 

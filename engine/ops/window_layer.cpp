@@ -82,13 +82,14 @@ void expect_window_fits(const Window& window, const Images& images) {
     throw ShapeError(does_not_fit(window, images) + "; use a smaller kernel, or padding", "kernel");
 }
 
-void expect_row_window_fits(const Window& window, int64_t length) {
-  if (window.count(1, length) > 0) return;
-  const int64_t padded = length + window.before[1] + window.after[1];
+void expect_window_fits(const Window& window, size_t d, int64_t size, const std::string& what,
+                        const std::string& whose) {
+  if (window.count(d, size) > 0) return;
+  const int64_t padded = size + window.before[d] + window.after[d];
   throw ShapeError(
-      fmt::format("a kernel of {}{} does not fit into rows of {}{}; use a smaller kernel, or padding", window.kernel[1],
-                  window.dilation[1] > 1 ? fmt::format(", {} with its dilation,", window.reach(1)) : "", length,
-                  padded == length ? "" : fmt::format(", {} with their padding", padded)),
+      fmt::format("a kernel of {}{} does not fit into {} of {}{}; use a smaller kernel, or padding", window.kernel[d],
+                  window.dilation[d] > 1 ? fmt::format(", {} with its dilation,", window.reach(d)) : "", what, size,
+                  padded == size ? "" : fmt::format(", {} with {} padding", padded, whose)),
       "kernel");
 }
 

@@ -21,8 +21,10 @@ void expect_images(const LayerContext& layer);
 /// Throws a ShapeError of the field kernel if the window does not fit into the padded image.
 void expect_window_fits(const Window& window, const Images& images);
 
-/// The same for rows of this length: dim 1 of the window moves along them.
-void expect_row_window_fits(const Window& window, int64_t length);
+/// The same for dim `d` of the window, which moves along `size` elements. The error calls them e.g. "rows" with "their"
+/// padding.
+void expect_window_fits(const Window& window, size_t d, int64_t size, const std::string& what,
+                        const std::string& whose);
 
 /// Throws a ShapeError of the field output_padding unless it is smaller than the stride or the dilation, as in PyTorch.
 void expect_output_padding(int64_t output_padding, int64_t stride, int64_t dilation);

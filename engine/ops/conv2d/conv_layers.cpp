@@ -168,7 +168,7 @@ TensorId emit_conv1d(LayerContext& layer) {
   attrs.set("padding", padding);
   window.before[1] = padding[2];
   window.after[1] = padding[3];
-  expect_row_window_fits(window, in[2]);
+  expect_window_fits(window, 1, in[2], "rows", "their");
   LayerBuilder& b = layer.builder;
   const Init init = linear_init(in[1] / groups * kernel);
   const TensorId w = layer.weight({channels, in[1] / groups, 1, kernel}, init);
