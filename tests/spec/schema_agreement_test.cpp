@@ -100,7 +100,6 @@ const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
     {"values of several fields that do not go together",
      {"attention_share_without_bias",
       "recompute_excludes_only",
-      "servers_in_bf16",
       "path_of_a_shell",
       "attention_window_not_causal",
       "audit_servers",

@@ -70,8 +70,9 @@ void parameter_servers_suit_the_job(RuleContext& r) {
     r.wrong("parallel.offload.optimizer",
             "parameter_server stores the optimizer state on the servers, so the workers have nothing to offload",
             "remove offload, or set parallel.mode: data_parallel");
-  if (r.fine({"precision"}) && r.job.precision == Precision::bf16)
-    r.wrong("precision", "servers run on CPU cores and update in fp32, so workers cannot use bf16",
+  if (r.fine({"launch.device", "precision"}) && r.job.launch.device == Device::cuda &&
+      r.job.precision == Precision::bf16)
+    r.wrong("precision", "servers run on CPU cores and update in fp32, so workers on GPUs cannot use bf16",
             "set precision: tf32 or fp32, or parallel.mode: data_parallel");
   if (r.fine({"launch.ranks", "parallel.servers"}) && r.job.processes() > kMaxRanks)
     r.wrong("parallel.servers", number(r.job.launch.ranks) + " workers and " + number(parallel.servers) +
