@@ -5,17 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "engine/base/mix_bits.h"
 #include "engine/ops/host_device.h"
 
 namespace trainctl {
 
 /// Equal only for equal pairs (for indices below 2^32): a finalizer of 64-bit hashes, which is invertible.
 TRAINCTL_HOST_DEVICE inline uint64_t mixed_word(uint32_t word, int64_t index) {
-  uint64_t x = static_cast<uint64_t>(index) << 32 | word;
-  x += 0x9e3779b97f4a7c15U;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
-  return x ^ (x >> 31);
+  return mix_bits((static_cast<uint64_t>(index) << 32 | word) + 0x9e3779b97f4a7c15U);
 }
 
 /// Word `index` of a range of `bytes` bytes, of which the last one may be cut off.

@@ -12,19 +12,13 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
+#include "engine/base/mix_bits.h"
 #include "engine/train/files/input_file.h"
 
 namespace trainctl {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-/// The finalizer of splitmix64.
-uint64_t mix_bits(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
-  return x ^ (x >> 31);
-}
 
 template <typename T>
 void append(std::string& bytes, const T& value) {
