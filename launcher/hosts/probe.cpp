@@ -5,7 +5,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
@@ -28,6 +27,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/open_files.h"
+#include "engine/base/processors.h"
 #include "launcher/hosts/address.h"
 #include "launcher/rank_error.h"
 
@@ -63,11 +63,6 @@ int gpus() {
   for (fs::directory_iterator it("/proc/driver/nvidia/gpus", error), end; !error && it != end; it.increment(error))
     ++count;
   return count;
-}
-
-int cores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
 }
 
 bool exchange(int fd, char* bytes, size_t size, bool sends) {
@@ -217,7 +212,7 @@ int probe_this_host(const std::string& interface) {
                       {"system", std::string(system.sysname) + " " + system.release},
                       {"address", address},
                       {"port", port},
-                      {"cores", cores()},
+                      {"cores", allowed_processors()},
                       {"gpus", gpus()},
                       {"memory", available_memory()},
                       {"disk", free_disk()},

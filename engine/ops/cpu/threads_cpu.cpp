@@ -4,14 +4,14 @@
 // idle virtual processor as long as a large one.
 #include "engine/ops/cpu/threads_cpu.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
+
+#include "engine/base/processors.h"
 
 namespace trainctl::cpu {
 namespace {
@@ -21,12 +21,6 @@ constexpr Time kLeastLook{20};
 /// The longest time for which a thread looks before it sleeps. It is longer than kernels that run on one thread take,
 /// and longer than threads with equal parts differ.
 constexpr Time kMostLook{500};
-
-/// The processors on which this thread may run, or 1 if there are too many to ask for.
-int processors() {
-  cpu_set_t mine;
-  return sched_getaffinity(0, sizeof(mine), &mine) == 0 ? CPU_COUNT(&mine) : 1;
-}
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -71,7 +65,7 @@ class Workers {
 
   void grow(int workers) {
     if (static_cast<int>(workers_.size()) >= workers) return;
-    most_look_ = processors() > workers ? kMostLook : kLeastLook;
+    most_look_ = allowed_processors() > workers ? kMostLook : kLeastLook;
     workers_.reserve(static_cast<size_t>(workers));
     while (static_cast<int>(workers_.size()) < workers) {
       const int part = static_cast<int>(workers_.size()) + 1;

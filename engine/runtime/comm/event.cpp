@@ -4,13 +4,13 @@
 #include "engine/runtime/comm/event.h"
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <cstdlib>
-#include <vector>
+
+#include "engine/base/processors.h"
 
 namespace trainctl::comm {
 
@@ -32,14 +32,7 @@ int usable_cores() {
   // The launcher states the cores of all ranks: a rank that is bound to its own cores has peers on other cores.
   const char* of_all = std::getenv("TRAINCTL_HOST_CORES");
   if (of_all != nullptr && std::atoi(of_all) > 0) return std::atoi(of_all);
-  // The kernel refuses a mask that is shorter than its own, as a cpu_set_t is on hosts of more than 1,024 CPUs.
-  for (size_t words = sizeof(cpu_set_t) / sizeof(unsigned long);; words *= 2) {
-    std::vector<unsigned long> mask(words);
-    const size_t bytes = words * sizeof(unsigned long);
-    auto* set = reinterpret_cast<cpu_set_t*>(mask.data());
-    if (sched_getaffinity(0, bytes, set) == 0) return CPU_COUNT_S(bytes, set);
-    if (errno != EINVAL || bytes > (size_t{1} << 20)) return 1;
-  }
+  return std::max(allowed_processors(), 1);
 }
 
 }  // namespace trainctl::comm
