@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -28,12 +27,11 @@
 #include "engine/train/checkpoint/restore.h"
 #include "engine/train/checkpoint/resume_checks.h"
 #include "engine/train/checkpoint/resume_position.h"
-#include "engine/train/checkpoint/state_image.h"
-#include "engine/train/checkpoint/write_checkpoint.h"
 #include "engine/train/data/read_and_plan.h"
 #include "engine/train/verification/compare_values.h"
 #include "engine/train/verification/loss_slope.h"
 #include "engine/train/verification/reduced_job.h"
+#include "engine/train/verification/saved_state.h"
 #include "engine/train/verification/update_rule.h"
 
 namespace trainctl {
@@ -91,47 +89,6 @@ JobSpec one_rank(JobSpec spec) {
   spec.launch.timeout_seconds = launch.timeout_seconds;
   return spec;
 }
-
-/// The images that the ranks have copied before a step, as workers do it.
-class SavedState {
- public:
-  explicit SavedState(int64_t step, size_t ranks) : step_(step), ranks_(ranks) {}
-
-  void look(const Program& program, int64_t step, Executor& executor) {
-    OfRank& rank = ranks_[static_cast<size_t>(program.rank)];
-    if (!rank.image) {
-      rank.image.emplace(program);
-      rank.bytes.resize(static_cast<size_t>(rank.image->bytes()));
-      if (rank.image->empty()) return;
-      std::memcpy(rank.bytes.data(), rank.image->head().data(), rank.image->head().size());
-      executor.prepare_copy(rank.image->copies(), rank.bytes.data());
-    }
-    if (rank.image->empty()) return;
-    if (rank.begun) executor.is_copied(true);
-    if (step != step_) return;
-    executor.begin_copy();
-    rank.begun = true;
-  }
-
-  std::string write(const PlannedJob& job, const std::string& folder, const std::string& version) {
-    Images images;
-    for (const OfRank& rank : ranks_) images.emplace_back(rank.bytes);
-    CheckpointDirectory directory(folder);
-    CheckpointFacts facts{.version = version, .run = 1, .attempt = directory.claim_attempt(), .step = step_};
-    facts.job = to_yaml(job.spec);
-    std::atomic<uint64_t> progress{0};
-    return write_checkpoint(directory, job, facts, images, progress);
-  }
-
- private:
-  struct OfRank {
-    std::optional<StateImage> image;
-    std::vector<std::byte> bytes;
-    bool begun = false;
-  };
-  const int64_t step_;
-  std::vector<OfRank> ranks_;
-};
 
 class JobVerifier {
  public:
