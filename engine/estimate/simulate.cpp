@@ -76,13 +76,6 @@ struct Uncertainty {
 /// the rates of the machine.
 constexpr double kUnmeasured = 0.2;
 
-std::vector<TensorInfo> infos_of(const std::vector<Operand>& operands) {
-  std::vector<TensorInfo> infos;
-  infos.reserve(operands.size());
-  for (const Operand& operand : operands) infos.push_back({operand.shape, operand.dtype});
-  return infos;
-}
-
 bool shares_launch(const Program& program, size_t i) {
   const Instruction& now = program.instructions[i];
   return now.launch >= 0 && i > 0 && program.instructions[i - 1].launch == now.launch;
@@ -450,71 +443,7 @@ class Simulator {
   Event end_;  // the last of the step so far
 };
 
-Part part_of_purpose(Purpose purpose) {
-  switch (purpose) {
-    case Purpose::gradient:
-    case Purpose::clip:
-      return Part::gradients;
-    case Purpose::weights:
-      return Part::weights;
-    case Purpose::pipeline:
-      return Part::pipeline;
-    case Purpose::none:
-    case Purpose::redistribute:
-    case Purpose::statistics:
-    case Purpose::loss:
-    case Purpose::layer:
-    case Purpose::offload:
-    case Purpose::outer:
-      return Part::redistribute;
-  }
-  return Part::redistribute;
-}
-
 }  // namespace
-
-std::string_view to_string(Part part) {
-  switch (part) {
-    case Part::products:
-      return "products";
-    case Part::other_kernels:
-      return "other kernels";
-    case Part::redistribute:
-      return "redistribution";
-    case Part::gradients:
-      return "gradient sums";
-    case Part::weights:
-      return "gathers of weights";
-    case Part::pipeline:
-      return "sends between stages";
-    case Part::data:
-      return "data";
-    case Part::offload:
-      return "copies to and from the host";
-    case Part::host:
-      return "host between steps";
-  }
-  return "?";
-}
-
-Part part_of(const Instruction& instruction) {
-  switch (instruction.opcode) {
-    case Opcode::kernel:
-      return kernel_of(instruction)->is_product ? Part::products : Part::other_kernels;
-    case Opcode::collective:
-      return part_of_purpose(instruction.purpose);
-    case Opcode::send:
-    case Opcode::recv:
-      return part_of_purpose(instruction.purpose);
-    case Opcode::copy:
-      return Part::offload;
-    case Opcode::load:
-    case Opcode::print:
-    case Opcode::wait:
-      return Part::data;
-  }
-  return Part::data;
-}
 
 StepSample step_alone(const Program& program, const Machine& machine) {
   StepSample step;

@@ -38,8 +38,9 @@ struct OnePassSchedule {
   int first_row;
   bool causal;
   int heads;  ///< query heads of a block of threads, one after another
-  int window =
-      0;  ///< queries that see a key, from its own on; 0: all later ones. Only if causal, and each query has a key
+  /// The number of queries that see a key, from its own query on; 0: all later ones. Requires that attention is causal
+  /// and that each query has a key of its own.
+  int window = 0;
 
   TRAINCTL_HOST_DEVICE int passes() const { return (blocks + columns - 1) / columns; }
   /// The block of keys of a pass; from `blocks` on, there is none.
