@@ -22,6 +22,18 @@ std::string_view to_string(Stream stream) {
   return kNames[static_cast<int>(stream)];
 }
 
+bool communicates(const Instruction& instruction) {
+  return instruction.opcode == Opcode::collective || instruction.opcode == Opcode::send ||
+         instruction.opcode == Opcode::recv;
+}
+
+std::vector<TensorInfo> infos_of(const std::vector<Operand>& operands) {
+  std::vector<TensorInfo> infos;
+  infos.reserve(operands.size());
+  for (const Operand& operand : operands) infos.push_back({operand.shape, operand.dtype});
+  return infos;
+}
+
 const KernelDef* kernel_of(const Instruction& instruction) {
   return instruction.opcode == Opcode::kernel ? &get_kernel(instruction.op) : nullptr;
 }

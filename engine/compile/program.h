@@ -129,6 +129,11 @@ struct Instruction {
 const KernelDef* kernel_of(const Instruction& instruction);
 /// True if it is an optimizer step.
 bool is_update(const Instruction& instruction);
+/// True for collectives, sends and receives.
+bool communicates(const Instruction& instruction);
+
+/// The shapes and types of operands, for the functions of a KernelDef.
+std::vector<TensorInfo> infos_of(const std::vector<Operand>& operands);
 
 /// One past the last instruction of the launch that starts at `first`; `first` + 1 if it is launched alone.
 size_t end_of_launch(const std::vector<Instruction>& instructions, size_t first);

@@ -46,13 +46,8 @@ void append_key(std::string& key, const Instruction& instruction, const std::vec
 /// The estimated work of a kernel in floating-point operations, with its memory traffic converted to operations.
 double work_of(const Instruction& instruction) {
   constexpr double kOperationsPerByte = 200;  // operations that a GPU computes while it transfers one byte of memory
-  const auto infos = [](const std::vector<Operand>& operands) {
-    std::vector<TensorInfo> found;
-    for (const Operand& operand : operands) found.push_back({operand.shape, operand.dtype});
-    return found;
-  };
-  const Cost cost =
-      kernel_cost(*kernel_of(instruction), infos(instruction.inputs), infos(instruction.outputs), instruction.attrs);
+  const Cost cost = kernel_cost(*kernel_of(instruction), infos_of(instruction.inputs), infos_of(instruction.outputs),
+                                instruction.attrs);
   return cost.flops + kOperationsPerByte * cost.bytes;
 }
 
@@ -78,9 +73,7 @@ std::vector<size_t> progress_marks(const Program& program) {
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     if (instruction.opcode != Opcode::kernel) {
-      const bool reports = instruction.opcode == Opcode::collective || instruction.opcode == Opcode::send ||
-                           instruction.opcode == Opcode::recv;
-      if (reports) work = 0;
+      if (communicates(instruction)) work = 0;
       continue;
     }
     const bool leads = instruction.launch < 0 || i == 0 || program.instructions[i - 1].launch != instruction.launch;

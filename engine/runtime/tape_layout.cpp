@@ -56,9 +56,7 @@ StepTape lay_out_tape(const Program& program) {
   place_state(tape);
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
-    const bool is_exchange = instruction.opcode == Opcode::collective || instruction.opcode == Opcode::send ||
-                             instruction.opcode == Opcode::recv;
-    if (!is_exchange || instruction.idle) continue;
+    if (!communicates(instruction) || instruction.idle) continue;
     StepTape::Exchange exchange{.instruction = static_cast<int>(i)};
     if (!instruction.inputs.empty() && is_compared(instruction)) exchange.given_bytes = instruction.inputs[0].bytes();
     if (!instruction.outputs.empty()) exchange.received_bytes = instruction.outputs[0].bytes();

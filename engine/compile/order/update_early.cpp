@@ -73,12 +73,7 @@ size_t last_use_before(const Compiler& c, const UsersOfBuffers& users, size_t at
 /// Returns the cost of a matrix product or an update, and 0 for other instructions. All ranks of a stage must choose
 /// the same order, so only instructions that all of them have count. A loss, for example, may exist on one rank only.
 Cost cost_of(const Instruction& code) {
-  const auto infos = [](const std::vector<Operand>& operands) {
-    std::vector<TensorInfo> list;
-    for (const Operand& o : operands) list.push_back({o.shape, o.dtype});
-    return list;
-  };
-  const std::vector<TensorInfo> inputs = infos(code.inputs), outputs = infos(code.outputs);
+  const std::vector<TensorInfo> inputs = infos_of(code.inputs), outputs = infos_of(code.outputs);
   const KernelDef& kernel = *kernel_of(code);
   if (kernel.updates_outputs) return traffic_cost(inputs, outputs, 0);
   return kernel.is_product ? kernel.cost(inputs, outputs, code.attrs) : Cost{};

@@ -15,10 +15,6 @@ namespace trainctl {
 
 using Json = nlohmann::ordered_json;
 
-bool communicates(const Instruction& i) {
-  return i.opcode == Opcode::collective || i.opcode == Opcode::send || i.opcode == Opcode::recv;
-}
-
 namespace {
 
 std::string kind_of(const Instruction& i) {

@@ -69,10 +69,7 @@ double program_flops(const Program& program) {
   for (const Instruction& i : program.instructions) {
     const KernelDef* kernel = kernel_of(i);
     if (kernel == nullptr || i.idle || !counts(*kernel)) continue;
-    std::vector<TensorInfo> in, out;
-    for (const Operand& operand : i.inputs) in.push_back({operand.shape, operand.dtype});
-    for (const Operand& operand : i.outputs) out.push_back({operand.shape, operand.dtype});
-    sum += flops(*kernel, in, std::move(out), i.attrs);
+    sum += flops(*kernel, infos_of(i.inputs), infos_of(i.outputs), i.attrs);
   }
   return sum;
 }

@@ -20,7 +20,4 @@ nlohmann::ordered_json validation_rows(const RankClasses& validation);
 /// One collective, send or recv as printed by the report and by `run --record`.
 nlohmann::ordered_json communication_json(const Instruction& instruction, const Program& program);
 
-/// True if an instruction moves bytes between ranks.
-bool communicates(const Instruction& instruction);
-
 }  // namespace trainctl

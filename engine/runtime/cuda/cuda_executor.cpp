@@ -33,9 +33,7 @@ namespace cuda {
 namespace {
 
 bool needs_peers(const Program& program) {
-  return std::any_of(program.instructions.begin(), program.instructions.end(), [](const Instruction& i) {
-    return i.opcode == Opcode::collective || i.opcode == Opcode::send || i.opcode == Opcode::recv;
-  });
+  return std::any_of(program.instructions.begin(), program.instructions.end(), communicates);
 }
 
 bool launches_block() {

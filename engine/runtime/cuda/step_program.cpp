@@ -20,10 +20,6 @@ namespace {
 
 constexpr int64_t kPrintAlignment = 64;
 
-bool communicates(Opcode opcode) {
-  return opcode == Opcode::collective || opcode == Opcode::send || opcode == Opcode::recv;
-}
-
 /// Waits without giving up the processor at first, because the device has no work meanwhile.
 void wait_for_event(const Event& event, const std::function<void()>& while_waiting) {
   constexpr std::chrono::milliseconds kSpin{2};
@@ -112,7 +108,7 @@ int StepProgram::channel_to(int peer) {
 
 StepProgram::Bound StepProgram::bind(const Instruction& instruction) {
   Bound bound;
-  if (communicates(instruction.opcode)) {
+  if (communicates(instruction)) {
     bound.stream = instruction.opcode == Opcode::collective ? kComm
                    : instruction.opcode == Opcode::recv     ? kRecv
                                                             : kSend;
@@ -241,7 +237,7 @@ void StepProgram::bind_first_loads() {
 /// Communication and marks report positions; a short step without communication reports none.
 void StepProgram::bind_positions() {
   for (size_t i = 0; i < bound_.size(); ++i)
-    if (communicates(program_.instructions[i].opcode)) bound_[i].reached = make_event();
+    if (communicates(program_.instructions[i])) bound_[i].reached = make_event();
   for (const size_t mark : progress_marks(program_)) bound_[bound_[mark].leader].reached = make_event();
   const bool reports = std::any_of(bound_.begin(), bound_.end(), [](const Bound& b) { return bool{b.reached}; });
   if (reports)
@@ -272,8 +268,7 @@ void StepProgram::rehearse() {
     if (bound_[i].leader == i) leaders.push_back(i);
   for (const size_t i : distinct_launches(program_, leaders)) {
     const Instruction& instruction = program_.instructions[i];
-    if (!communicates(instruction.opcode) && instruction.opcode != Opcode::copy)
-      enqueue_work(instruction, bound_[i], {});
+    if (!communicates(instruction) && instruction.opcode != Opcode::copy) enqueue_work(instruction, bound_[i], {});
   }
   enqueue_end_step(memory_.staging, {}, memory_.finished, compute());
 }
@@ -305,14 +300,14 @@ void StepProgram::enqueue(int index, const Issue& how) {
     cuda_check(cudaStreamWaitEvent(waiting, bound_[static_cast<size_t>(earlier)].done.get()), "cudaStreamWaitEvent");
   }
   if (bound.reached) report_position(index, bound, waiting);
-  if (communicates(instruction.opcode)) {
+  if (communicates(instruction)) {
     if (waiting != stream) cuda_check(cudaStreamWaitEvent(stream, bound.reached.get()), "cudaStreamWaitEvent");
     if (how.on_communication != nullptr && *how.on_communication) (*how.on_communication)(instruction);
   }
   const unsigned flags = how.capturing ? cudaEventRecordExternal : cudaEventRecordDefault;
   TimedEvents* times = how.times == nullptr ? nullptr : &(*how.times)[static_cast<size_t>(index)];
   if (times != nullptr) cuda_check(cudaEventRecordWithFlags(times->begin.get(), stream, flags), "cudaEventRecord");
-  if (how.tape != nullptr && communicates(instruction.opcode))
+  if (how.tape != nullptr && communicates(instruction))
     enqueue_exchange(index, bound, how);
   else if (index != how.left_out)
     enqueue_work(instruction, bound, how);
@@ -370,7 +365,7 @@ void StepProgram::enqueue_work(const Instruction& instruction, const Bound& boun
   const Staging staging = staging_of(how);
   cudaStream_t stream = streams_.at(bound.stream).get();
   if (instruction.idle) return;
-  check(peers_ != nullptr || !communicates(instruction.opcode), "a program that communicates needs a communicator");
+  check(peers_ != nullptr || !communicates(instruction), "a program that communicates needs a communicator");
   switch (instruction.opcode) {
     case Opcode::kernel:
       if (bound.kernel) bound.kernel(stream);

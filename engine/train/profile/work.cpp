@@ -5,18 +5,9 @@
 #include <vector>
 
 namespace trainctl {
-namespace {
-
-std::vector<TensorInfo> infos(const std::vector<Operand>& operands) {
-  std::vector<TensorInfo> result;
-  for (const Operand& operand : operands) result.push_back({operand.shape, operand.dtype});
-  return result;
-}
-
-}  // namespace
 
 Cost kernel_work(const Instruction& instruction) {
-  const std::vector<TensorInfo> in = infos(instruction.inputs), out = infos(instruction.outputs);
+  const std::vector<TensorInfo> in = infos_of(instruction.inputs), out = infos_of(instruction.outputs);
   if (instruction.opcode == Opcode::kernel) return kernel_cost(get_kernel(instruction.op), in, out, instruction.attrs);
   Cost cost;
   if (instruction.opcode == Opcode::load && !out.empty()) cost.bytes = 2 * static_cast<double>(bytes_of(out[0]));
