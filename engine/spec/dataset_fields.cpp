@@ -160,7 +160,7 @@ const Section& dataset_section() {
               .at_least(0)
               .at_most(1)
               .for_type({"text"}),
-          list_field<&D::fim_tokens>("fim_tokens", FieldKind::metric_names,
+          list_field<&D::fim_tokens>("fim_tokens", FieldKind::any_names,
                                      "The tokens before the prefix, the suffix and the middle; if omitted, those that "
                                      "the tokenizer has, for example <fim_prefix>, <fim_suffix> and <fim_middle>.")
               .for_type({"text"}),

@@ -215,7 +215,7 @@ const Section& parallel_section() {
               "With sync: false, assign each batch to the next idle worker. false: each worker processes a fixed "
               "share of the batches."),
           list_field<&P::tables>(
-              "tables", FieldKind::metric_names,
+              "tables", FieldKind::any_names,
               "For parameter_server: embedding layers, by name or glob, whose tables are stored only on the servers, "
               "partitioned by rows and updated with each push."),
       }};

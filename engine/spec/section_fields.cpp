@@ -72,7 +72,7 @@ const Section& fp8_section() {
                                        "For recipe: delayed: the scale is that of the largest of these magnitudes, or "
                                        "of the most recent one."),
           field<&F::margin>("margin", "For recipe: delayed: the scale is divided by 2^margin.").at_least(0),
-          list_field<&F::layers>("layers", FieldKind::metric_names,
+          list_field<&F::layers>("layers", FieldKind::any_names,
                                  "Layers with a weight, by name or glob; all if omitted. A glob does not select the "
                                  "head, which is the layer that the loss reads; give its full name to include it."),
           field<&F::min_weight>("min_weight",

@@ -198,7 +198,7 @@ const Section& train_section() {
                             "`skipped`."),
           spike_field(),
           list_field<&T::freeze>(
-              "freeze", FieldKind::metric_names,
+              "freeze", FieldKind::any_names,
               "Parameters that are not trained, by name or glob (`['*']`, `['h.*', 'table.weight']`). "
               "They have no gradient, no optimizer state and no reduction."),
           field<&T::frozen_type>(

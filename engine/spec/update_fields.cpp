@@ -184,7 +184,7 @@ std::vector<Field> loss_fields(std::string type_doc) {
   return std::vector<Field>{
              field<&L::type>("type", std::move(type_doc)).one_of(names_of(loss_types())).required(),
              field<&L::input>("input", "The layer whose output is the prediction; the last layer if omitted."),
-             list_field<&L::inputs>("inputs", FieldKind::metric_names,
+             list_field<&L::inputs>("inputs", FieldKind::any_names,
                                     "In place of input, for a loss that compares several outputs: their layers."),
              field<&L::reduction>("reduction",
                                   "mean, or sum over all terms of the global batch. Validation always reports the "

@@ -146,7 +146,7 @@ ProcessCommand NetworkOnHosts::command(const RankPlace& place) const {
     if (const char* folders = std::getenv(kCudaLibraryPath); folders != nullptr)
       command.environment.emplace_back(kCudaLibraryPath, hosts::literal(folders));
   }
-  command.environment.push_back(openmp_looks());
+  command.environment.push_back(openmp_spin_limit());
   for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, hosts::literal(value));
   return command;
 }
