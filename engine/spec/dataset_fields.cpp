@@ -146,7 +146,7 @@ const Section& dataset_section() {
               .for_type({"text", "chat"}),
           field<&D::filter>("filter",
                             "An expression such as tokens >= 64 and language == 'en'. Documents for which it is false "
-                            "are left out. It knows tokens, bytes, and the scalar fields of the JSON line.")
+                            "are left out. It can use tokens, bytes, and the scalar fields of the JSON line.")
               .for_type({"text", "chat"}),
           field<&D::deduplicate>("deduplicate", "Use only the first of several documents with the same tokens.")
               .for_type({"text", "chat"}),
@@ -204,7 +204,7 @@ const Section& dataset_section() {
               .at_most(1000)
               .for_type({"mix"}),
           make_field("mix_schedule", FieldKind::share_changes,
-                     "Other shares from a step on, e.g. [{step: 1000, mix: {code: 1}, ramp: 200}]: they change "
+                     "New shares from a given step on, e.g. [{step: 1000, mix: {code: 1}, ramp: 200}]: they change "
                      "linearly over `ramp` steps, or at once.")
               .for_type({"mix"}),
           make_field("transforms", FieldKind::transforms,
