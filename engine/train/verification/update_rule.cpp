@@ -18,6 +18,8 @@ namespace {
 
 /// Half the distance of neighbouring f32 numbers, relative to them.
 constexpr double kHalfUlp = 6e-8;
+/// What clip_grad_norm_ of PyTorch adds to a norm.
+constexpr double kClipEps = 1e-6;
 
 void add_range(const StoredRange& range, int64_t first, int64_t count, int64_t offset, Executor& executor,
                TensorValues& values) {
@@ -50,8 +52,7 @@ double clip_scale(const TensorValues& gradients, double clip_norm) {
   double squares = 0;
   for (const auto& [name, values] : gradients)
     for (const float value : values) squares += double{value} * value;
-  const double norm = std::sqrt(squares);
-  return norm > clip_norm ? clip_norm / norm : 1;
+  return std::min(1.0, clip_norm / (std::sqrt(squares) + kClipEps));
 }
 
 /// |a - b| / |b - start|, without differences that rounding explains and elements of b that are NaN.
@@ -73,8 +74,8 @@ TensorValues limited_norms(TensorValues gradients, double limit) {
   for (auto& [name, values] : gradients) {
     double squares = 0;
     for (const float value : values) squares += double{value} * value;
-    if (const double norm = std::sqrt(squares); norm > limit)
-      for (float& value : values) value = static_cast<float>(value * (limit / norm));
+    const double scale = std::min(1.0, limit / (std::sqrt(squares) + kClipEps));
+    for (float& value : values) value = static_cast<float>(value * scale);
   }
   return gradients;
 }
