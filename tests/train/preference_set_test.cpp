@@ -3,13 +3,17 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <fstream>
+#include <iterator>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "engine/base/error.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/train_bpe.h"
+#include "engine/train/data/document_set.h"
 #include "tests/train/scratch_folder.h"
 
 using namespace trainctl;
@@ -40,9 +44,12 @@ PairTexts texts_of_pair(const std::string& folder, const std::string& line) {
   set.read(0, state, to);
   PairTexts texts;
   texts.row = open_tokenizer(folder)->decode(data, false);
-  for (int64_t i = 0; i < 2 * kHalfRow; ++i)
-    if (const int32_t token = targets[static_cast<size_t>(i)]; token != kNoTrainedLabel)
-      (i < kHalfRow ? texts.chosen : texts.rejected) += open_tokenizer(folder)->decode({token}, false);
+  for (int64_t half : {0, 1}) {
+    const std::span<const int32_t> of_half = std::span(targets).subspan(static_cast<size_t>(half * kHalfRow), kHalfRow);
+    std::vector<int32_t> trained;
+    std::ranges::copy_if(of_half, std::back_inserter(trained), [](int32_t token) { return token != kNoTrainedLabel; });
+    (half == 0 ? texts.chosen : texts.rejected) = open_tokenizer(folder)->decode(trained, false);
+  }
   return texts;
 }
 
