@@ -150,6 +150,11 @@ jinja::Rendered ChatTemplate::run(const Json& context, bool add_generation_promp
   if (const auto messages = context.find("messages"); messages != context.end()) require_roles(*messages);
   Json all = variables_;
   all.update(context);
+  if (const auto tools = all.find("tools"); tools != all.end() && tools->is_string()) {  // as many data sets store them
+    Json list = Json::parse(tools->get<std::string>(), nullptr, false);
+    if (!list.is_array()) throw EnvError("tools is a text, but not a list in JSON");
+    *tools = std::move(list);
+  }
   all["add_generation_prompt"] = add_generation_prompt;
   return template_.render(jinja::Value::from(all).dict());
 }
