@@ -276,6 +276,11 @@ TEST_CASE("errors of documents name the file and the line") {
   DatasetSpec other = spec;
   other.tokenizer = folder.path() + "/none";
   CHECK(document_error([&] { DocumentSet none(other); }).starts_with("dataset.tokenizer: "));
+  const ScratchFolder old_files;
+  write_document_file(old_files.path() + "/vocab.json", "{}");
+  other.tokenizer = old_files.path();
+  CHECK(document_error([&] { DocumentSet none(other); }).find("has vocab.json, but no tokenizer.json") !=
+        std::string::npos);
   other = spec;
   other.paths = {folder.path() + "/talks.parquet"};
   write_document_file(folder.path() + "/talks.parquet", "PAR1");
