@@ -234,7 +234,8 @@ TEST_CASE("errors in a map show its line, of a file or of the program") {
   const CommandResult unknown = job.exported("1", "a.safetensors", {"--map", "gpt3"});
   CHECK(unknown.exit_code == kExitSpec);
   CHECK(contains(unknown.err, "unknown name map 'gpt3'"));
-  CHECK(contains(unknown.err, "maps: bert, deepseek, gemma, gpt2, gpt_oss, llama, mixtral, phi3, qwen3_moe, resnet50, vit"));
+  CHECK(contains(unknown.err,
+                 "maps: bert, deepseek, gemma, gpt2, gpt_oss, llama, mixtral, phi3, qwen3_moe, resnet50, vit"));
 }
 
 TEST_CASE("a safetensors file is recognized whatever the length of its header, and a pickle is refused by name") {
@@ -255,6 +256,27 @@ TEST_CASE("a safetensors file is recognized whatever the length of its header, a
   for (const char* start : {"\x80\x02}q", "\x80\x04\x95{", "PK\x03\x04"})
     CHECK_THROWS_WITH_AS(WeightFiles(write("w.bin", start + std::string(100, '{'))),
                          doctest::Contains("is a PyTorch pickle"), EnvError);
+}
+
+TEST_CASE("a folder without safetensors weights is an error that states what it contains instead") {
+  const Scratch scratch;
+  const auto refused_with = [&](const std::string& file) {
+    const std::string folder = scratch.path() + "/" + file;
+    std::filesystem::create_directory(folder);
+    std::ofstream(folder + "/" + file) << "x";
+    try {
+      WeightFiles files(folder);
+    } catch (const EnvError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  for (const char* pickle : {"pytorch_model.bin", "pytorch_model-00001-of-00002.bin"}) {
+    CAPTURE(pickle);
+    CHECK(contains(refused_with(pickle), "convert them to safetensors"));
+  }
+  CHECK(contains(refused_with("adapter_model.safetensors"), "adapters.lora.from"));
+  CHECK(contains(refused_with("config.json"), "contains neither model.safetensors nor"));
 }
 
 TEST_CASE("an f64 weight that f32 cannot represent is an error that names the tensor and the element") {
