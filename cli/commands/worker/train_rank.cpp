@@ -242,9 +242,10 @@ void RankProcess::train_with(TrainOptions& options, RankOutput& output, RankProf
         *program_, rendezvous.communicator(), job_->spec.train.fingerprints, options.from.step,
         [&output](int64_t step, const Fingerprints& prints) { output.write_fingerprints(step, prints); }));
   std::optional<ExpertLoads> expert_loads;
-  if (reports_expert_loads(*job_))
+  const int workers = num_workers(job_->plan);
+  if (reports_expert_loads(*job_) && program_->rank < workers)
     observers.add(expert_loads.emplace(
-        *program_, rendezvous.communicator(), steps_between_expert_loads(job_->spec.train), options.from.step,
+        *program_, rendezvous.communicator(), workers, steps_between_expert_loads(job_->spec.train), options.from.step,
         [&output](int64_t step, const LoadsOfLayers& loads) { output.write_expert_loads(step, loads); }));
   observers.add(output);
   observers.add(profile);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/plan/plan.h"
+#include "engine/spec/reference_model.h"
 
 namespace trainctl {
 namespace {
@@ -110,6 +111,7 @@ void PlanTrials::add_cuts(const Considered& one, PlanChoice& choice) const {
   const Graph& graph = cuts.network->graph;
   // With parallel.data, tensor or context the cuts of all other layers follow from these sizes.
   for (size_t l = 0; l < graph.layers.size() && !job.parallel.has_sizes(); ++l) {
+    if (layer_in_job(graph.layers[l].name) != graph.layers[l].name) continue;  // it has the cuts of its original
     const std::string& pattern = cuts.network->cuts->patterns[l];
     const bool given =
         rule_for(job.parallel.strategies, graph.layers[l].name, cuts.network->facts[l].is_loss) != nullptr;
