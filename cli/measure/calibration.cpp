@@ -9,12 +9,6 @@
 namespace trainctl {
 namespace {
 
-std::vector<TensorInfo> infos_of(const std::vector<Operand>& operands) {
-  std::vector<TensorInfo> infos;
-  for (const Operand& operand : operands) infos.push_back({operand.shape, operand.dtype});
-  return infos;
-}
-
 OpRequest request_of(const Instruction& instruction) {
   OpRequest request;
   request.kernel = kernel_of(instruction);
