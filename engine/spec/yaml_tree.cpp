@@ -1,11 +1,10 @@
 // From the text of a job file to a tree of nodes with positions, or to an error that says what to change.
 //
-//   read_yaml()        limits the size of the text, and reads it again with joined surrogates if it is not YAML as it
-//   is read_tree()        hides the braces of expressions (yaml_text.h) and passes the text to yaml-cpp TreeBuilder
-//   receives yaml-cpp's events: open() and close() for lists and mappings, add() for values; each goes
-//                      to the list or mapping around it (add_to_parent). Aliases copy their nodes, and << merges
-//                      mappings.
-//   explain()          turns an error of yaml-cpp into one about the lists, mappings and texts that are open there
+//   read_yaml()   limits the size of the text, and reads it again with joined surrogates if it is not YAML as it is
+//   read_tree()   hides the braces of expressions (yaml_text.h) and passes the text to yaml-cpp
+//   TreeBuilder   receives yaml-cpp's events: open() and close() for lists and mappings, add() for values; each goes to
+//                 the list or mapping around it (add_to_parent). Aliases copy their nodes, and << merges mappings.
+//   explain()     turns an error of yaml-cpp into one about the lists, mappings and texts that are open there
 //
 // The tree is built from events rather than from yaml-cpp's nodes: the handler sees each level as it opens, so it can
 // stop at a limit before the parser recurses deeper.

@@ -1,9 +1,8 @@
-// Computes the seconds of a micro-batch for a choice of axes, thousands of times in one search. The graph, its units
-// and a mesh enter once, in the constructor, which reduces them to what depends on axes:
+// Computes the seconds of a micro-batch for a choice of axes, many times in one search. The graph, its units and a mesh
+// enter once, in the constructor, which reduces them to what depends on axes:
 //
 //   NodeWork     of each node of a unit: its seconds on one rank, and the factors whose cuts divide them
-//   TensorUses   of each tensor: the uses that make it (sources) and that read it (targets), with the factor of each
-//   dim
+//   TensorUses   of each tensor: the uses that make it (sources) and read it (targets), with the factor of each dim
 //
 // Then set() gives units their axes, and around() and total() return the seconds of kernels, of sums over inner factors
 // (inner_sum_seconds) and of redistributions, from each layout in which a tensor is made to each in which it is read
