@@ -2,7 +2,9 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,7 +68,59 @@ PlannedJob searched(const std::string& text, std::vector<std::string> settings) 
   return planned(text, settings);
 }
 
+/// Searches for a plan of one long sequence on 8 GPUs with a substitute for find_plan, in which the plan of each size
+/// takes the seconds that `seconds_of` gives for tensor, context and whether activations are offloaded; if it gives
+/// 0, no plan fits. Adds the sizes that were searched without offloading to `searched`.
+template <class SecondsOf>
+JobSpec chosen_by(const SecondsOf& seconds_of, std::set<std::pair<int, int>>& searched) {
+  const std::string text = llama({.blocks = 3, .hidden = 6144, .length = 16384, .batch = 1, .ranks = 8});
+  PlannedJob job = planned(text, {"parallel.mode=semi_auto_parallel", "parallel.context=8"});
+  job.spec = parse_job(text, "job.yaml", {"parallel.mode=auto_parallel"});
+  search_plan(job, [&](const JobSpec& spec, const DataShapes&, const CostModel&, int64_t limit, const TryPlan&) {
+    const ParallelSpec& parallel = spec.parallel;
+    const bool offloads = !parallel.offload.activations.empty();
+    if (!offloads) searched.insert({parallel.tensor, parallel.context});
+    const double seconds = seconds_of(parallel.tensor, parallel.context, offloads);
+    TriedPlan plan;
+    plan.name = "a plan";
+    plan.choice.optimizer_shard.level = 3;
+    plan.trial = {.seconds = std::max(seconds, 0.001), .memory = seconds > 0 ? limit : 2 * limit};
+    FoundPlan found;
+    found.memory = limit;
+    found.tried = {plan};
+    if (seconds == 0) throw NoPlanFits(spec, limit, 2 * limit, "a plan", found.tried);
+    return found;
+  });
+  return job.spec;
+}
+
 }  // namespace
+
+TEST_CASE("search: where the fastest sizes have no plan that fits, sizes that need less memory are searched too") {
+  std::set<std::pair<int, int>> searched;
+  const JobSpec chosen = chosen_by(
+      [](int tensor, int context, bool offloads) {
+        if (offloads) return 0.0;
+        return context == 1 ? 4.0 : tensor == 1 && context == 8 ? 2.0 : 0.0;
+      },
+      searched);
+  CHECK(searched.size() >= 3);
+  CHECK(searched.contains({1, 8}));
+  CHECK(chosen.parallel.tensor == 1);
+  CHECK(chosen.parallel.context == 8);
+}
+
+TEST_CASE("search: offloading is tried with sizes that have no plan without it, although others have one") {
+  std::set<std::pair<int, int>> searched;
+  const JobSpec chosen = chosen_by(
+      [](int, int context, bool offloads) {
+        if (context == 1) return offloads ? 0.0 : 4.0;
+        return offloads ? 2.0 : 0.0;
+      },
+      searched);
+  CHECK(!chosen.parallel.offload.activations.empty());
+  CHECK(chosen.parallel.context > 1);
+}
 
 TEST_CASE("search: with fewer samples than ranks auto_parallel is within 2 % of every size of context and tensor") {
   for (const int batch : {1, 2}) {

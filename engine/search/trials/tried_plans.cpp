@@ -149,7 +149,9 @@ void TriedPlans::throw_none_fits() const {
                         fault.empty() ? "no plan for these ranks is legal with the settings that the job fixes"
                                       : "none of the plans tried is legal: " + fault,
                         "fix fewer fields of parallel"}});
-  throw NoPlanFits(job_, memory_, least->trial.memory, least->name);
+  std::vector<TriedPlan> tried = plans_;
+  for (TriedPlan& plan : tried) plan.trial.compiled = nullptr;
+  throw NoPlanFits(job_, memory_, least->trial.memory, least->name, std::move(tried));
 }
 
 }  // namespace trainctl
