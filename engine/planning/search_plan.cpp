@@ -46,6 +46,7 @@ struct Searched {
   FoundPlan found;
   JobSpec spec;  ///< with the best plan
   Trials::KnownGraph known;
+  double without_exchange = 0;  ///< seconds of the best plan before tokens are exchanged (exchange_tokens)
 
   double seconds() const { return found.best().trial.seconds; }
 };
@@ -260,7 +261,8 @@ class PlanSearch {
   /// find one sooner.
   bool search(const JobSpec& spec, const std::string& differs) {
     Trials trials(job_);
-    std::optional<FoundPlan> found = find(spec, trials, differs);
+    double known = differs.empty() || !best_ ? kNoTime : best_->without_exchange;
+    std::optional<FoundPlan> found = find(spec, trials, differs, known);
     if (!found) return true;
     const bool is_short = differs.empty() && keep_too_large(spec, found->tried, found->best().trial.seconds);
     double least = found->best().trial.seconds;
@@ -268,7 +270,7 @@ class PlanSearch {
       for (const JobSpec& narrower : with_fewer_choices(spec)) {
         if (!may_be_faster(narrower, *found, least)) continue;
         try {
-          add(find(narrower, trials, differs), *found, least);
+          add(find(narrower, trials, differs, known), *found, least);
         } catch (const NoLegalPlan&) {  // the search with all choices has another plan
         }
       }
@@ -276,17 +278,19 @@ class PlanSearch {
     if (differs.empty()) searches_[sizes_of(spec)].seconds = least;
     least_ = std::min(least_, least);
     if (best_ && best_->seconds() <= least_ * (1 + kSimpler)) return is_short;
-    best_ = Searched{std::move(*found), {}, {}};
+    best_ = Searched{std::move(*found), {}, {}, known};
     best_->spec = with_choice(spec, best_->found.best().choice);
     best_->known = trials.take(best_->spec);
     return is_short;
   }
 
-  /// Runs one search. Returns nullopt if no plan fits.
-  std::optional<FoundPlan> find(const JobSpec& spec, Trials& trials, const std::string& differs) {
+  /// Runs one search for plans that take less than `known` seconds before tokens are exchanged, and sets `known` to the
+  /// seconds of the best one. Returns nullopt if no plan fits.
+  std::optional<FoundPlan> find(const JobSpec& spec, Trials& trials, const std::string& differs, double& known) {
     try {
-      FoundPlan found = find_(spec, job_.data.shapes, job_.cost, memory_,
+      FoundPlan found = find_(spec, job_.data.shapes, job_.cost, {memory_, known},
                               [&trials](JobSpec each, TriedRanks ranks) { return trials.run(std::move(each), ranks); });
+      known = std::min(known, found.best().trial.seconds);
       exchange_tokens(spec, trials, found);
       return found;
     } catch (const NoPlanFits& error) {

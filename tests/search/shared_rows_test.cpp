@@ -76,21 +76,22 @@ JobSpec chosen_by(const SecondsOf& seconds_of, std::set<std::pair<int, int>>& se
   const std::string text = llama({.blocks = 3, .hidden = 6144, .length = 16384, .batch = 1, .ranks = 8});
   PlannedJob job = planned(text, {"parallel.mode=semi_auto_parallel", "parallel.context=8"});
   job.spec = parse_job(text, "job.yaml", {"parallel.mode=auto_parallel"});
-  search_plan(job, [&](const JobSpec& spec, const DataShapes&, const CostModel&, int64_t limit, const TryPlan&) {
-    const ParallelSpec& parallel = spec.parallel;
-    const bool offloads = !parallel.offload.activations.empty();
-    if (!offloads) searched.insert({parallel.tensor, parallel.context});
-    const double seconds = seconds_of(parallel.tensor, parallel.context, offloads);
-    TriedPlan plan;
-    plan.name = "a plan";
-    plan.choice.optimizer_shard.level = 3;
-    plan.trial = {.seconds = std::max(seconds, 0.001), .memory = seconds > 0 ? limit : 2 * limit};
-    FoundPlan found;
-    found.memory = limit;
-    found.tried = {plan};
-    if (seconds == 0) throw NoPlanFits(spec, limit, 2 * limit, "a plan", found.tried);
-    return found;
-  });
+  search_plan(
+      job, [&](const JobSpec& spec, const DataShapes&, const CostModel&, const PlanLimits& limits, const TryPlan&) {
+        const ParallelSpec& parallel = spec.parallel;
+        const bool offloads = !parallel.offload.activations.empty();
+        if (!offloads) searched.insert({parallel.tensor, parallel.context});
+        const double seconds = seconds_of(parallel.tensor, parallel.context, offloads);
+        TriedPlan plan;
+        plan.name = "a plan";
+        plan.choice.optimizer_shard.level = 3;
+        plan.trial = {.seconds = std::max(seconds, 0.001), .memory = seconds > 0 ? limits.memory : 2 * limits.memory};
+        FoundPlan found;
+        found.memory = limits.memory;
+        found.tried = {plan};
+        if (seconds == 0) throw NoPlanFits(spec, limits.memory, 2 * limits.memory, "a plan", found.tried);
+        return found;
+      });
   return job.spec;
 }
 
@@ -169,17 +170,18 @@ TEST_CASE("search: an error that has nothing to do with memory is reported after
                 {"launch.ranks=8", "launch.device=cuda", "launch.machine=h100x8", "parallel.mode=auto_parallel"});
   const JobSpec given = job.spec;
   int searches = 0;
-  const auto fail = [&](const JobSpec&, const DataShapes&, const CostModel&, int64_t, const TryPlan&) -> FoundPlan {
+  const auto fail = [&](const JobSpec&, const DataShapes&, const CostModel&, const PlanLimits&,
+                        const TryPlan&) -> FoundPlan {
     ++searches;
     throw SpecError({}, "parallel.stages", "unrelated");
   };
   CHECK_THROWS_WITH_AS(search_plan(job, fail), doctest::Contains("unrelated"), SpecError);
   CHECK(searches == 1);
-  const auto too_large = [&](const JobSpec& spec, const DataShapes&, const CostModel&, int64_t limit,
+  const auto too_large = [&](const JobSpec& spec, const DataShapes&, const CostModel&, const PlanLimits& limits,
                              const TryPlan&) -> FoundPlan {
     ++searches;
     const bool offloads = spec.parallel.offload.optimizer == StatePlace::host;
-    throw NoPlanFits(spec, limit, limit + (offloads ? 1024 : 4096), "a plan");
+    throw NoPlanFits(spec, limits.memory, limits.memory + (offloads ? 1024 : 4096), "a plan");
   };
   searches = 0;
   job.spec = given;
@@ -192,9 +194,9 @@ TEST_CASE("search: a limit that no plan comes near is rejected after few trials"
   PlannedJob job = planned(text, {"parallel.mode=data_parallel", "parallel.optimizer_shard=3"});
   job.spec = parse_job(text, "job.yaml", {"parallel.mode=auto_parallel", "parallel.max_memory=1GiB"});
   int trials = 0;
-  const auto counted = [&](const JobSpec& spec, const DataShapes& data, const CostModel& cost, int64_t memory,
+  const auto counted = [&](const JobSpec& spec, const DataShapes& data, const CostModel& cost, const PlanLimits& limits,
                            const TryPlan& try_plan) {
-    return find_plan(spec, data, cost, memory, [&](JobSpec tried, TriedRanks ranks) {
+    return find_plan(spec, data, cost, limits, [&](JobSpec tried, TriedRanks ranks) {
       ++trials;
       return try_plan(std::move(tried), ranks);
     });

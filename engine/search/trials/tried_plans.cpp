@@ -129,6 +129,10 @@ void TriedPlans::try_in_full(size_t plan) {
 
 std::vector<TriedPlan> TriedPlans::take(std::vector<size_t>& order) {
   settle();
+  return take_unsettled(order);
+}
+
+std::vector<TriedPlan> TriedPlans::take_unsettled(std::vector<size_t>& order) {
   order = sorted();
   std::vector<TriedPlan> all;
   for (size_t i : order) all.push_back(std::move(plans_[i]));
