@@ -307,11 +307,11 @@ CudaKernel prepare_column_sums(const CudaKernelCall& call, int64_t rows, int64_t
 }
 
 /// Sums the terms of all n elements into output 0.
-template <class TermOf>
+template <bool kPacksOfF16 = true, class TermOf>
 CudaKernel prepare_total(const CudaKernelCall& call, int64_t n, Args loaded, TermOf term_of, const char* name) {
   int64_t head = 0;
   const auto fit = [&](int pack) { return (head = elements_before_packs(loaded, pack)) >= 0; };
-  return with_access<true>(loaded, fit, [&](auto access) {
+  return with_access<kPacksOfF16>(loaded, fit, [&](auto access) {
     constexpr int V = access.V;
     SumOfRows g;
     g.head = V > 1 ? std::min(head, n) : 0;

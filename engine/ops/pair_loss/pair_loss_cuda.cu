@@ -32,7 +32,8 @@ CudaKernel prepare_pair_loss(const CudaKernelCall& call) {
 }
 template <class Loss>
 CudaKernel prepare_pair_loss_grad(const CudaKernelCall& call) {
-  return map_mixed_binary(call.in[0], call.in[1], call.out[0], ScaledLoss<Loss>(call), Loss::kGrad);
+  constexpr bool kBf16 = false;  // labels are f32
+  return map_mixed_binary<kBf16>(call.in[0], call.in[1], call.out[0], ScaledLoss<Loss>(call), Loss::kGrad);
 }
 template <class Loss>
 CudaKernel prepare_with_grad(const CudaKernelCall& call) {

@@ -64,7 +64,8 @@ CudaKernel prepare_pair_loss(const CudaKernelCall& call, F f, const char* name) 
                           f,
                           SumOutput::of(call, 0, call.attrs.number("scale", 1.0))};
   };
-  return prepare_total(call, p.size(), {&p, &dp}, term_of, name);
+  // There are many losses, and each reads few numbers: those in f16 are read one at a time.
+  return prepare_total<false>(call, p.size(), {&p, &dp}, term_of, name);
 }
 
 }  // namespace trainctl
