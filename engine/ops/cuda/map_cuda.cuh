@@ -116,13 +116,12 @@ CudaKernel map_binary(const CudaKernelCall& call, Op op, const char* name) {
 }
 
 /// The same where jobs have operands of different dtypes, as f32 labels of bf16 predictions: these are accessed in
-/// packs too. Without kBf16, there is no kernel for operands that are all bf16; packs of mixed dtypes have the same
-/// size.
-template <bool kBf16 = true, class Op>
+/// packs too.
+template <class Op>
 CudaKernel map_mixed_binary(const TensorArg& a, const TensorArg& b, const TensorArg& y, Op op, const char* name) {
   check(a.size() == y.size() && b.size() == y.size(), "an element-wise kernel has operands of one size");
-  return with_common_type({&a, &b, &y}, [&]<class Common>(Common) {
-    using T = std::conditional_t<!kBf16 && std::is_same_v<Common, bf16>, Mixed, Common>;
+  return with_common_type({&a, &b, &y}, [&](auto t) {
+    using T = decltype(t);
     const int64_t head = elements_before_packs({&a, &b, &y}, kPack<T>);
     if (head < 0) return prepare_map<1, Mixed, 2>({&a, &b}, y, 0, op, name);
     return prepare_map<kPack<T>, T, 2>({&a, &b}, y, head, op, name);
