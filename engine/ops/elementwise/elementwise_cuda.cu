@@ -192,6 +192,8 @@ CudaKernel launch_chain(const CudaKernelCall& call, const Chain& chain, const st
     if (kSteps<Known::gated_grads>.match(chain))
       return launch_chain<V, T, 3, true, Known::gated_grads>(call, chain, roles);
   }
+  if constexpr (V == 1)  // for odd addresses and sizes; one kernel is enough
+    return launch_chain<V, T, kMost, true>(call, chain, roles);
   const bool few = chain.num_inputs <= 3;
   if (std::any_of(chain.tokens, chain.tokens + chain.num_tokens, [](auto& t) { return has_parameters(t.op); }))
     return few ? launch_chain<V, T, 3, true>(call, chain, roles) : launch_chain<V, T, kMost, true>(call, chain, roles);
