@@ -18,7 +18,6 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
-#include "engine/ops/small_step/cluster_limits_cuda.h"
 #include "engine/runtime/cuda/cuda_executor_class.h"
 #include "engine/runtime/cuda/devices.h"
 #include "engine/runtime/cuda/initial_weights_cuda.h"
@@ -58,21 +57,6 @@ std::array<int32_t, kCount> least_of_all(Communicator& ranks, const std::array<i
   return least;
 }
 
-/// The minimum over the current device and `others`.
-ClusterCounts clusters_of_all(const std::vector<int>& others) {
-  ClusterCounts least = count_clusters();
-  if (others.empty()) return least;
-  int current = 0;
-  cuda_check(cudaGetDevice(&current), "cudaGetDevice");
-  for (const int device : others) {
-    cuda_check(cudaSetDevice(device), "cudaSetDevice");
-    const ClusterCounts counts = count_clusters();
-    for (size_t i = 0; i < least.size(); ++i) least[i] = std::min(least[i], counts[i]);
-  }
-  cuda_check(cudaSetDevice(current), "cudaSetDevice");
-  return least;
-}
-
 }  // namespace
 
 CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const ExecutorOptions& options,
@@ -105,9 +89,6 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
     const auto least = least_of_all(ranks, std::array<int32_t, 2>{at_once, can_capture ? 1 : 0});
     at_once = least[0];
     can_capture = least[1] == 1;
-    limit_clusters(least_of_all(ranks, clusters_of_all(cuda.alike)));
-  } else if (!cuda.alike.empty()) {
-    limit_clusters(clusters_of_all(cuda.alike));
   }
   StepMemory memory;
   memory.arena = arena_;
