@@ -1,4 +1,5 @@
-// Follows the rules of CLI11: options anywhere after their command, "--name=value", "-n5", "--" ends the options.
+// Splits a command line into its command, arguments and options, for completion and error messages, by the rules of
+// CLI11: options may come anywhere after their command, "--name=value" and "-n5" give a value, "--" ends the options.
 #include "cli/command_words.h"
 
 #include <CLI/CLI.hpp>

@@ -96,8 +96,9 @@ int first_of(const std::vector<RankReport>& reports, const std::vector<int>& ran
 
 bool has_lost_link(const RankReport& report) { return report.lost_link.has_value(); }
 
-/// The rank to blame when programs failed: one with an error of its own, else one that lost a link, else a frozen one,
-/// else one that others wait for or that ended before the failure.
+/// The rank to blame if the ranks run a program of the user (`command`), which does not report why it failed: a rank
+/// with an error of its own, else one that lost a link, else a frozen one, else one that others wait for or that ended
+/// before the failure.
 Cause cause_of_program(const std::vector<RankReport>& reports) {
   const Course course = course_of(reports);
   if (course.failed.empty()) return {};

@@ -27,7 +27,7 @@ class RankProgram {
   virtual void started(int /*rank*/, int /*pid*/) {}
   /// Called before the launcher reacts.
   virtual void ended(int /*rank*/, bool /*failed*/) {}
-  /// An independent rank (Limits::on_their_own) has ended and will restart by itself: notify the others.
+  /// An independent rank (Limits::independent_ranks) has ended and will restart by itself: notify the others.
   virtual void rejoins(int /*rank*/) {}
 
   // Queries of the ranks' progress.

@@ -80,8 +80,8 @@ void Supervision::ended(int rank, RankReport report, double now) {
 /// Returns whether the rank was killed and the remaining ranks can continue without it.
 bool Supervision::is_spared(int rank) const {
   const RankReport& report = reports_[static_cast<size_t>(rank)];
-  if (rank >= limits_.on_their_own || phase_ != Phase::running || !report.end.signaled) return false;
-  for (int other = 0; other < limits_.on_their_own; ++other) {
+  if (rank >= limits_.independent_ranks || phase_ != Phase::running || !report.end.signaled) return false;
+  for (int other = 0; other < limits_.independent_ranks; ++other) {
     const RankReport& of = reports_[static_cast<size_t>(other)];
     if (other != rank && (of.state == ProcessState::running || of.state == ProcessState::waiting)) return true;
   }
@@ -200,7 +200,7 @@ void Supervision::check_silence(double now) {
     }
   }
   if (worst < 0) return;
-  if (worst < limits_.on_their_own) return kill_alone(worst, now);
+  if (worst < limits_.independent_ranks) return kill_alone(worst, now);
   reports_[static_cast<size_t>(worst)].silent_seconds = std::get<double>(worst_key);
   stop(now, limits_.grace_seconds);
 }

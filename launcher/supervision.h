@@ -45,15 +45,15 @@ struct LostLink {
 struct RankReport {
   ProcessState state = ProcessState::waiting;
   ProcessEnd end;
-  std::optional<RankError> error;          ///< error that it reported itself
-  std::string start_error;                 ///< failed_to_start: why
-  double time = 0;                         ///< unix seconds at which it ended or reported its failure
-  bool asked = false;                      ///< it ended after the launcher sent it a signal
-  bool out_of_memory = false;              ///< the kernel killed it for lack of memory
-  std::string doing;                       ///< "step 412, all_reduce grad.0"; may be empty
-  std::string last_lines;                  ///< last lines of its stderr
-  bool spared = false;                     ///< it was killed, and the run continued without it (Limits::on_their_own)
-  std::string host_lost;                   ///< why its host was lost: "has not responded for 15 s"; empty: it was not
+  std::optional<RankError> error;  ///< error that it reported itself
+  std::string start_error;         ///< failed_to_start: why
+  double time = 0;                 ///< unix seconds at which it ended or reported its failure
+  bool asked = false;              ///< it ended after the launcher sent it a signal
+  bool out_of_memory = false;      ///< the kernel killed it for lack of memory
+  std::string doing;               ///< "step 412, all_reduce grad.0"; may be empty
+  std::string last_lines;          ///< last lines of its stderr
+  bool spared = false;             ///< it was killed, and the run continued without it (Limits::independent_ranks)
+  std::string host_lost;           ///< why its host was lost: "has not responded for 15 s"; empty: it was not
   std::optional<LostLink> lost_link = {};  ///< broken link that made it lose another rank
   bool stuck = false;                      ///< SIGKILL did not end it: it waits for a disk or device
   /// See Limits. Without explanations, a rank may have failed only because another one hangs or is gone.
@@ -87,7 +87,7 @@ class Supervision {
     bool ranks_explain = true;
     /// This number of ranks, from rank 0 on, do not wait for each other: the run continues without those that are
     /// killed, and kills one without progress, while another of them is left.
-    int on_their_own = 0;
+    int independent_ranks = 0;
     /// Largest number of restarts of all ranks after one has failed, and of each rank on its own.
     int max_restarts = 0;
     /// A lost host or link ends all attempts: the caller continues without the host.

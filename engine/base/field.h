@@ -43,7 +43,7 @@ enum class FieldKind : uint8_t {
   split,          ///< one of `choices`, or {train: 0.9, validation: 0.1}
   metrics,        ///< [accuracy, {type: top_k, k: 5}]
   losses,         ///< [{type: mse, input: layer1, label: size, weight: 0.1}]
-  metric_names,   ///< [loss, accuracy, top_5]
+  any_names,      ///< [loss, accuracy, top_5]: names that the parser does not look up
   modules,
   layers,
   values,         ///< {name: number, text or flag}: vars, the arguments of a module
@@ -84,7 +84,7 @@ struct Field {
   void* (*object)(void* enclosing, bool make) = nullptr;
   void (*set)(void* object, const Value& value) = nullptr;
   Value (*get)(const void* object) = nullptr;
-  /// paths and metric_names: the list that holds the values.
+  /// paths and any_names: the list that holds the values.
   std::vector<std::string>& (*list)(void* object) = nullptr;
   /// In place of set and get: the Attrs of the section's struct that hold the field under its name.
   Attrs& (*attrs)(void* object) = nullptr;

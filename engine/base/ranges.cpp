@@ -1,4 +1,4 @@
-// Lists of numbers as ranges, for reports of many ranks.
+// Lists of numbers as ranges, for reports of many ranks: "0:8", "0:4096:8", or sums such as "0:8:4+0:2" for 0,1,4,5.
 #include "engine/base/ranges.h"
 
 #include <charconv>
@@ -32,7 +32,8 @@ std::string text_of(const Run& run) {
   return text + std::to_string(stop - 1 + run.step) + ":" + std::to_string(run.step);
 }
 
-/// Runs whose sums are `numbers`, the fastest run first; nullopt if there are none.
+/// Returns the runs all of whose sums are `numbers`, the run that changes fastest first: 0,1,4,5 is 0:2 + 0:8:4.
+/// nullopt if there are none.
 std::optional<std::vector<Run>> as_sums(const std::vector<int>& numbers) {
   const Run fastest = run_from(numbers, 0);
   if (fastest.count == numbers.size()) return std::vector<Run>{fastest};

@@ -47,7 +47,7 @@ void StartUpClock::add(std::string_view name, bool with_others) {
   last_ = now;
 }
 
-void StartUpClock::had_beside(const StartUpClock& other) {
+void StartUpClock::add_concurrent(const StartUpClock& other) {
   for (const Phase& phase : other.phases_) add_to(beside_, phase);
 }
 

@@ -28,10 +28,10 @@ class StartUpClock {
 
   /// The time since the last phase ended belongs to `name`. Phases of one name add up.
   void ended(std::string_view name) { add(name, false); }
-  /// The same, for a phase that waits for other ranks.
-  void met_others(std::string_view name) { add(name, true); }
+  /// The same, for a phase that includes waiting for other ranks.
+  void ended_together(std::string_view name) { add(name, true); }
   /// Adds the phases of another thread, which ran at the same time.
-  void had_beside(const StartUpClock& other);
+  void add_concurrent(const StartUpClock& other);
   /// The first step is finished: later calls add nothing.
   void stop() { stopped_ = true; }
 
@@ -58,8 +58,8 @@ class StartUpClock {
 inline void phase_ended(StartUpClock* clock, std::string_view name) {
   if (clock != nullptr) clock->ended(name);
 }
-inline void phase_met_others(StartUpClock* clock, std::string_view name) {
-  if (clock != nullptr) clock->met_others(name);
+inline void phase_ended_together(StartUpClock* clock, std::string_view name) {
+  if (clock != nullptr) clock->ended_together(name);
 }
 
 }  // namespace trainctl

@@ -13,7 +13,7 @@ const Section& lora_section() {
       "Low-rank adapters beside dense layers: y + alpha / rank * B (A x). A and B are trained; everything else is "
       "frozen, unless train.freeze names what is.",
       {
-          list_field<&L::layers>("layers", FieldKind::metric_names, "The dense layers, by name or glob.").required(),
+          list_field<&L::layers>("layers", FieldKind::any_names, "The dense layers, by name or glob.").required(),
           field<&L::rank>("rank", "Rows of A and columns of B.").at_least(1).at_most(kMaxSize),
           field<&L::alpha>("alpha", "Scale of the adapters.").above(0),
           field<&L::dropout>("dropout", "Probability that an element of an adapter's input is set to 0.")
@@ -46,7 +46,7 @@ const Section& adapters_section() {
     return Section{"adapters",
                    "Small trained layers added to frozen ones.",
                    {lora,
-                    list_field<&A::names>("names", FieldKind::metric_names,
+                    list_field<&A::names>("names", FieldKind::any_names,
                                           "Several adapters on one base: each sample uses one of them. Needs `field`."),
                     field<&A::field>("field",
                                      "The sample field with the index of the sample's adapter in `names`, from 0. With "

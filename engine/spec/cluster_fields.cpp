@@ -120,7 +120,7 @@ const Section& slurm_section() {
           field<&S::requeue>("requeue",
                              "Requeue a job that saves checkpoints after its time limit or the loss of a node; it "
                              "resumes from the newest checkpoint."),
-          list_field<&S::extra>("extra", FieldKind::metric_names,
+          list_field<&S::extra>("extra", FieldKind::any_names,
                                 "Additional sbatch options, one per #SBATCH line: [--mem=8G, --exclusive]."),
       }};
   return section;
@@ -154,7 +154,7 @@ const Section& pbs_section() {
           field<&Q::requeue>("requeue",
                              "Submit a job that saves checkpoints again after its time limit or a spot notice, and let "
                              "PBS rerun it after the loss of a host; it resumes from the newest checkpoint."),
-          list_field<&Q::extra>("extra", FieldKind::metric_names,
+          list_field<&Q::extra>("extra", FieldKind::any_names,
                                 "Additional qsub options, one per #PBS line: [-l place=excl, -m e]."),
       }};
   return section;
@@ -177,7 +177,7 @@ const Section& lsf_section() {
               "requeue",
               "Requeue a job that saves checkpoints after its time limit, a spot notice or the loss of a "
               "host; it resumes from the newest checkpoint."),
-          list_field<&Q::extra>("extra", FieldKind::metric_names,
+          list_field<&Q::extra>("extra", FieldKind::any_names,
                                 "Additional bsub options, one per #BSUB line: [-x, -u me@example.org]."),
       }};
   return section;

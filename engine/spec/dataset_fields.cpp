@@ -146,7 +146,7 @@ const Section& dataset_section() {
               .for_type({"text", "chat"}),
           field<&D::filter>("filter",
                             "An expression such as tokens >= 64 and language == 'en'. Documents for which it is false "
-                            "are left out. It knows tokens, bytes, and the scalar fields of the JSON line.")
+                            "are left out. It can use tokens, bytes, and the scalar fields of the JSON line.")
               .for_type({"text", "chat"}),
           field<&D::deduplicate>("deduplicate", "Use only the first of several documents with the same tokens.")
               .for_type({"text", "chat"}),
@@ -160,7 +160,7 @@ const Section& dataset_section() {
               .at_least(0)
               .at_most(1)
               .for_type({"text"}),
-          list_field<&D::fim_tokens>("fim_tokens", FieldKind::metric_names,
+          list_field<&D::fim_tokens>("fim_tokens", FieldKind::any_names,
                                      "The tokens before the prefix, the suffix and the middle; if omitted, those that "
                                      "the tokenizer has, for example <fim_prefix>, <fim_suffix> and <fim_middle>.")
               .for_type({"text"}),
@@ -204,7 +204,7 @@ const Section& dataset_section() {
               .at_most(1000)
               .for_type({"mix"}),
           make_field("mix_schedule", FieldKind::share_changes,
-                     "Other shares from a step on, e.g. [{step: 1000, mix: {code: 1}, ramp: 200}]: they change "
+                     "New shares from a given step on, e.g. [{step: 1000, mix: {code: 1}, ramp: 200}]: they change "
                      "linearly over `ramp` steps, or at once.")
               .for_type({"mix"}),
           make_field("transforms", FieldKind::transforms,

@@ -109,7 +109,7 @@ Field unless_zero_number(std::string name, std::string doc) {
   return f;
 }
 
-/// A field that is a list of texts: of paths (FieldKind::paths) or of any names (FieldKind::metric_names).
+/// A field that is a list of texts: of paths (FieldKind::paths) or of any names (FieldKind::any_names).
 template <auto Member>
 Field list_field(std::string name, FieldKind kind, std::string doc) {
   using C = typename MemberOf<decltype(Member)>::Class;

@@ -78,7 +78,7 @@ std::string_view fixed_kind_name(FieldKind kind) {
       {sample_fields, "mapping of field to text or list of texts"},
       {metrics, "list of metrics"},
       {losses, "list of mappings"},
-      {metric_names, "list of names"},
+      {any_names, "list of names"},
       {modules, "mapping of name to list of layers, or to a mapping of args, inputs and layers"},
       {layers, "list of layers"},
       {values, "mapping of name to number, text, true or false"},

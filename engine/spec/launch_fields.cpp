@@ -50,7 +50,7 @@ const Section& launch_section() {
               .at_most(kMaxRanks),
           field<&L::device>("device", "Device that runs the kernels; gpu means cuda.").of(JobKind::network),
           list_field<&L::machines>(
-              "machine", FieldKind::metric_names,
+              "machine", FieldKind::any_names,
               "The machine to plan for: h100x8, …, a name given to trainctl calibrate, or a machine file; chosen by "
               "the "
               "device if omitted. A list has one per host of launch.hosts, or one per rank: pipeline stages and "
@@ -76,7 +76,7 @@ const Section& launch_section() {
           field<&L::log_size>("log_size", "Size at which a rank's log file is rotated; 0: never.")
               .is(FieldKind::bytes)
               .at_least(0),
-          list_field<&L::hosts>("hosts", FieldKind::metric_names,
+          list_field<&L::hosts>("hosts", FieldKind::any_names,
                                 "Hosts to reach over ssh, as a or me@a; b:4 runs four ranks. See hosts.md."),
           field<&L::hostfile>("hostfile", "A host file in the format of mpirun or DeepSpeed."),
           field<&L::ssh>("ssh", "The ssh command, with options."),

@@ -102,7 +102,7 @@ class Walk {
       case FieldKind::transforms:
       case FieldKind::metrics:
       case FieldKind::losses:
-      case FieldKind::metric_names:
+      case FieldKind::any_names:
       case FieldKind::layers:
         return true;
       default:

@@ -32,10 +32,10 @@ const Section& offload_section() {
       "State and activations that ranks on GPUs keep in the memory of their host.",
       {
           field<&O::optimizer>("optimizer",
-                               "Optimizer state. device: in the memory of the GPU; host: in pinned memory of the host, "
+                               "Where optimizer state is stored. device: in GPU memory; host: in pinned host memory, "
                                "which updates read and write over the bus."),
           make_field("activations", FieldKind::patterns,
-                     "Layers, by name or glob, whose outputs wait for the backward pass in pinned memory of the host. "
+                     "Layers, by name or glob, whose outputs are kept in pinned host memory until the backward pass. "
                      "Copy engines move them there and back while kernels run."),
       }};
   return section;
@@ -48,9 +48,9 @@ const Section& outer_section() {
       "The outer optimizer of local_steps: SGD on the mean difference between the outer weights and the replicas' "
       "weights.",
       {
-          field<&O::learning_rate>("learning_rate",
-                                   "The outer learning rate; 1 without momentum is the mean of the "
-                                   "replicas' weights.")
+          field<&O::learning_rate>(
+              "learning_rate",
+              "The outer learning rate; with 1 and no momentum, the new weights are the mean of the replicas' weights.")
               .above(0),
           field<&O::momentum>("momentum", "The outer momentum.").at_least(0).below(1),
           field<&O::nesterov>("nesterov", "Nesterov momentum, as in PyTorch's SGD."),
@@ -215,7 +215,7 @@ const Section& parallel_section() {
               "With sync: false, assign each batch to the next idle worker. false: each worker processes a fixed "
               "share of the batches."),
           list_field<&P::tables>(
-              "tables", FieldKind::metric_names,
+              "tables", FieldKind::any_names,
               "For parameter_server: embedding layers, by name or glob, whose tables are stored only on the servers, "
               "partitioned by rows and updated with each push."),
       }};

@@ -158,7 +158,7 @@ class JobReader {
         return layer_patterns(node, path);
       case FieldKind::paths:
         return read_paths(node, path, field.list(object), problems_);
-      case FieldKind::metric_names:
+      case FieldKind::any_names:
         field.list(object) = read_texts(node, path, "a name", problems_);
         return;
       case FieldKind::transforms:

@@ -320,7 +320,7 @@ Json plain_schema(const Field& field) {
     case FieldKind::words:
     case FieldKind::names:
     case FieldKind::patterns:
-    case FieldKind::metric_names:
+    case FieldKind::any_names:
     case FieldKind::paths:
     case FieldKind::losses:
     case FieldKind::metrics:

@@ -72,7 +72,7 @@ const Section& fp8_section() {
                                        "For recipe: delayed: the scale is that of the largest of these magnitudes, or "
                                        "of the most recent one."),
           field<&F::margin>("margin", "For recipe: delayed: the scale is divided by 2^margin.").at_least(0),
-          list_field<&F::layers>("layers", FieldKind::metric_names,
+          list_field<&F::layers>("layers", FieldKind::any_names,
                                  "Layers with a weight, by name or glob; all if omitted. A glob does not select the "
                                  "head, which is the layer that the loss reads; give its full name to include it."),
           field<&F::min_weight>("min_weight",
@@ -107,7 +107,7 @@ const Section& fp16_section() {
       "number "
       "of other steps it grows. The rules are those of torch.amp.GradScaler.",
       {
-          field<&F::initial_scale>("initial_scale", "The scale of the first step.").above(0),
+          field<&F::initial_scale>("initial_scale", "The loss scale of the first step.").above(0),
           field<&F::growth_interval>("growth_interval",
                                      "Consecutive steps with finite gradients after which the scale grows.")
               .at_least(1),
@@ -123,7 +123,7 @@ const Section& fp16_section() {
 
 /// The field fp16, which only a job with precision: fp16 may have.
 Field fp16_field() {
-  Field f = make_field("fp16", FieldKind::section, "For precision: fp16: the scale of the loss.").of(JobKind::network);
+  Field f = make_field("fp16", FieldKind::section, "For precision: fp16: dynamic loss scaling.").of(JobKind::network);
   f.section = &fp16_section();
   f.object = [](void* enclosing, bool) -> void* {
     auto& fp16 = static_cast<JobSpec*>(enclosing)->fp16;
@@ -138,7 +138,7 @@ Field precision_field() {
                 "precision",
                 "fp32; tf32: GPUs may round the operands of matrix products to tf32. bf16 (mixed precision): weights "
                 "and activations in bf16; sums, statistics, parameter gradients and optimizer state in fp32. fp16: the "
-                "same in half precision, with a scale of the loss that adapts itself (`fp16`). fp8: "
+                "same in half precision, with dynamic loss scaling (`fp16`). fp8: "
                 "like bf16, but the layers selected by `fp8` multiply 8-bit factors, whose scales follow a published "
                 "recipe (`fp8.recipe`).")
                 .of(JobKind::network);

@@ -57,7 +57,7 @@ const Section& spike_section() {
           field<&S::window>("window", "Number of steps over which the usual norm is computed.")
               .at_least(1)
               .at_most(1024),
-          field<&S::least>("least", "Number of norms that must be known before a step is judged.").at_least(1),
+          field<&S::least>("least", "Number of norms to collect before any step is checked.").at_least(1),
           field<&S::then>("then",
                           "skip: the step changes nothing; rollback: weights and optimizer states also return to the "
                           "last checkpoint by steps, and the steps since then have no effect.")
@@ -122,7 +122,7 @@ const Section& checkpoint_section() {
                            "when the run ends. none: saves nothing.")
               .one_of({"auto", "weights", "none"}),
           field<&C::dir>("dir",
-                         "Folder of the checkpoints; do not share it between jobs. Empty: `checkpoints` in the run's "
+                         "Folder for checkpoints; do not share it between jobs. Empty: `checkpoints` in the run's "
                          "folder."),
           field<&C::keep>("keep", "Number of most recent checkpoints to keep.").at_least(1),
           field<&C::keep_best>("keep_best",
@@ -140,8 +140,8 @@ const Section& checkpoint_section() {
 
 Field checkpoint_field() {
   Field f = make_field("checkpoint", FieldKind::section,
-                       "auto saves the whole state so that `run --resume` can continue the run. Without this field, "
-                       "only the final weights are saved; none saves nothing.");
+                       "auto saves the whole state so that `run --resume` can continue the run. If omitted, only the "
+                       "final weights are saved; with none, nothing is saved.");
   f.section = &checkpoint_section();
   f.stands_for = "every";
   f.object = [](void* enclosing, bool make) -> void* {
@@ -198,7 +198,7 @@ const Section& train_section() {
                             "`skipped`."),
           spike_field(),
           list_field<&T::freeze>(
-              "freeze", FieldKind::metric_names,
+              "freeze", FieldKind::any_names,
               "Parameters that are not trained, by name or glob (`['*']`, `['h.*', 'table.weight']`). "
               "They have no gradient, no optimizer state and no reduction."),
           field<&T::frozen_type>(

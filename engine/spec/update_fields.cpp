@@ -184,7 +184,7 @@ std::vector<Field> loss_fields(std::string type_doc) {
   return std::vector<Field>{
              field<&L::type>("type", std::move(type_doc)).one_of(names_of(loss_types())).required(),
              field<&L::input>("input", "The layer whose output is the prediction; the last layer if omitted."),
-             list_field<&L::inputs>("inputs", FieldKind::metric_names,
+             list_field<&L::inputs>("inputs", FieldKind::any_names,
                                     "In place of input, for a loss that compares several outputs: their layers."),
              field<&L::reduction>("reduction",
                                   "mean, or sum over all terms of the global batch. Validation always reports the "
@@ -244,20 +244,19 @@ const Section& average_section() {
                           "ema: exponential moving average, decay * average + (1 - decay) * weights; swa: the mean of "
                           "the weights (stochastic weight averaging).")
               .one_of({"ema", "swa"}),
-          field<&A::decay>("decay", "Weight of the old average.").for_type({"ema"}).at_least(0).below(1),
+          field<&A::decay>("decay", "Weight of the previous average.").for_type({"ema"}).at_least(0).below(1),
           field<&A::warmup>("warmup", "The decay of the n-th average is at most (1 + n) / (10 + n).").for_type({"ema"}),
           field<&A::start>("start", "Steps before the average begins; until then it is a copy of the weights.")
               .at_least(0),
-          field<&A::every>("every", "Steps between the weights that enter the average.").at_least(1),
+          field<&A::every>("every", "Number of steps between updates of the average.").at_least(1),
       }};
   return section;
 }
 
 Field average_field() {
-  Field f =
-      make_field("average", FieldKind::section,
-                 "An average of the weights over the steps, which validations, evaluations and exports use. Takes "
-                 "4 bytes per parameter, sharded like the optimizer state.");
+  Field f = make_field("average", FieldKind::section,
+                       "A running average of the weights, used for validation, evaluation and export. Takes "
+                       "4 bytes per parameter, sharded like the optimizer state.");
   f.section = &average_section();
   f.stands_for = "type";
   f.object = [](void* enclosing, bool make) -> void* {

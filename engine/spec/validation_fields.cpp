@@ -50,7 +50,7 @@ const Section& validation_section() {
           unless_zero<&V::every_epochs>("every_epochs", "Epochs between validations; 1 if every_steps is omitted too.")
               .at_least(1),
           unless_zero<&V::every_steps>("every_steps", "Steps between validations.").at_least(1),
-          list_field<&V::metrics>("metrics", FieldKind::metric_names,
+          list_field<&V::metrics>("metrics", FieldKind::any_names,
                                   "Metrics to report: loss, and names from the job's `metrics`; all if omitted."),
           generate_field(),
       }};

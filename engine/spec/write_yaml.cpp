@@ -109,7 +109,7 @@ class Writer {
       case FieldKind::patterns:
         return layer_patterns(field);
       case FieldKind::paths:
-      case FieldKind::metric_names:
+      case FieldKind::any_names:
         return names(field, field.list(const_cast<void*>(object)));
       case FieldKind::transforms:
         return transforms(field, set_of(object));

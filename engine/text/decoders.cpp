@@ -1,4 +1,4 @@
-// The decoder of a tokenizer.json: from the texts of tokens to a text.
+// The decoder of a tokenizer.json: one function per type of decoder, each of which changes the texts of tokens.
 #include "engine/text/decoders.h"
 
 #include <charconv>

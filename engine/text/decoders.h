@@ -1,4 +1,4 @@
-// The decoder of a tokenizer.json: from the texts of tokens to a text.
+// The decoder of a tokenizer.json, which turns the texts of tokens into the text that they represent.
 #pragma once
 
 #include <functional>
@@ -9,6 +9,7 @@
 
 namespace trainctl {
 
+/// Changes the texts of tokens in place, and may join some of them; concatenated, they are then the decoded text.
 using Decoder = std::function<void(std::vector<std::string>& tokens)>;
 /// Returns a null function for null. Throws EnvError for a type that is not supported.
 Decoder read_decoder(const JsonPart& part);

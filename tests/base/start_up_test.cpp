@@ -28,7 +28,7 @@ TEST_CASE("each phase is the time since the last one, so they add up to the whol
   nap();
   clock.ended("data");
   nap();
-  clock.met_others("NCCL");
+  clock.ended_together("NCCL");
   nap();
   clock.ended("data");  // phases of the same name add up in the place of the first
   clock.stop();
@@ -48,7 +48,7 @@ TEST_CASE("work in parallel with the phases is not counted twice") {
   nap();
   thread.ended("CUDA");
   clock.ended("data");
-  clock.had_beside(thread);
+  clock.add_concurrent(thread);
   CHECK(names(clock.phases()) == std::vector<std::string>{"data"});
   CHECK(names(clock.beside()) == std::vector<std::string>{"CUDA"});
 }

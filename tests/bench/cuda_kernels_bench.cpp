@@ -246,7 +246,7 @@ void run(const char* part) {
     std::printf("  %-28s %-44s %7.2f us (%.2f to %.2f)\n", row.op, text_of(row).c_str(), t.median, t.low, t.high);
   }
   for (const DType t : {f32, bf16}) {
-    std::printf("large, %s: GB/s, and the part of a copy's\n", std::string(to_string(t)).c_str());
+    std::printf("large, %s: GB/s, also as a percentage of a copy's\n", std::string(to_string(t)).c_str());
     for (const Row& row : large_rows(t)) {
       if (std::strstr(row.op, part) == nullptr) continue;
       const Prepared kernel(row);

@@ -1,11 +1,15 @@
-"""server_rates.py TRAINCTL [--megabytes 10,100] [--workers 8] [--servers 1,2,4,8] [--cpu]: synchronous parameter servers compared with data_parallel, in turn.
+"""Compares the speed of synchronous parameter servers with data_parallel.
 
---device cuda: workers on GPUs, servers on the host's cores. Dense networks whose weights have this many megabytes. For data_parallel and each count of servers: the median step of each round
-(the first fifth left out), the median over the rounds with the lowest and the highest, and next to it the rate that counting
-bytes on equal links predicts, as `trainctl plan` prints it. The losses of all are compared: they are the same numbers.
+    server_rates.py TRAINCTL [--megabytes 10,100] [--workers 8] [--servers 1,2,4,8] [--device cuda] [--cpu]
 
---cpu: instead of the clock's time of a step the processor time that all processes together spend on it, from runs of n and 3n steps. Other
-work on the machine changes it less; it contains no waiting."""
+Trains dense networks whose weights have the given sizes, in turn with data_parallel and with each number of servers. The first fifth of
+the steps of each run is left out. Prints for each the median over the rounds of a round's median step time, with the lowest and the
+highest, and the rate that `trainctl plan` predicts from the bytes on equal links. All runs must have the same losses.
+
+--device cuda: the workers are on GPUs, the servers on the host's cores.
+--cpu: measures the processor time per step of all processes together instead of the wall-clock time, from runs of n and of 3n steps. It
+       does not include waiting, and other work on the machine affects it less.
+"""
 import argparse
 import json
 import os
@@ -16,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 
-# Three square layers, of a width that makes the megabytes.
+# Three square layers; the width follows from the megabytes.
 JOB = """
 name: rates
 dataset: {{type: random, shape: [{width}], classes: 16, batch: {batch}, samples: {samples}}}
@@ -36,7 +40,7 @@ launch: {{ranks: {workers}, device: {device}, timeout: 60}}
 
 
 def run(a, job, folder, overrides):
-    """Seconds of the middle step, and all losses."""
+    """The median of the seconds of a step, and all losses."""
     logs = tempfile.mkdtemp(dir=folder)
     done = subprocess.run([a.trainctl, "run", job, f"launch.log_dir={logs}", *overrides], capture_output=True, text=True)
     if done.returncode:
@@ -51,7 +55,7 @@ def processor_seconds():
 
 
 def spent(a, job, folder, overrides):
-    """Processor seconds of a step, and all losses."""
+    """The processor seconds of a step, and all losses."""
     begin = processor_seconds()
     run(a, job, folder, overrides)
     middle = processor_seconds()

@@ -1,4 +1,12 @@
-// Saves over hosts: the launcher's side and two hosts' sides, with the words between them (cli/run/saves/host_saves.h).
+// Tests of saves on several hosts: the launcher's side and the sides of two hosts, which exchange the messages of
+// cli/run/saves/host_saves.h.
+//
+//   1. At a step at which a save is due, each rank asks, and all ranks get the launcher's answer (saves_before).
+//   2. Each rank copies its state to an image in its host's memory, and the hosts send the images to the launcher.
+//   3. When it has all images, the launcher offers the save to the process that writes, which takes the offer.
+//
+// For a save at any other time, the launcher first holds all gates (step_gate.h), so that all ranks stop before the
+// same step. In these tests the "launcher" of a Scene does 1 and 3, and its "hosts" do 2.
 #include "cli/run/saves/gathered_saves.h"
 
 #include <doctest/doctest.h>
@@ -37,7 +45,7 @@ std::string text_of(int fd) {
 
 /// A launcher and hosts with these ranks.
 struct Scene {
-  explicit Scene(std::vector<std::vector<int>> ranks_of_hosts, int64_t first = -1, SaveAfter after = SaveAfter::written)
+  explicit Scene(std::vector<std::vector<int>> ranks_of_hosts, int64_t first = -1, SaveAfter after = SaveAfter::on_disk)
       : ranks(std::move(ranks_of_hosts)),
         all(static_cast<int>(ranks.front().size() + ranks.back().size())),
         memory(board(all)),
@@ -51,22 +59,22 @@ struct Scene {
   ~Scene() {
     for (const int fd : images) close(fd);
   }
-  /// All words both ways, until there are none.
-  void talk() {
-    for (bool spoke = true; spoke;) {
-      spoke = false;
+  /// Delivers messages in both directions until none is pending.
+  void deliver_messages() {
+    for (bool delivered = true; delivered;) {
+      delivered = false;
       for (size_t host = 0; host < hosts.size(); ++host)
         while (const auto message = hosts[host]->next()) {
           REQUIRE(launcher.take(*message, ranks[host]));
-          spoke = true;
+          delivered = true;
         }
       for (const hosts::SaveMessage& message : launcher.messages()) {
         for (const auto& host : hosts) host->take(message);
-        spoke = true;
+        delivered = true;
       }
     }
   }
-  /// A rank asks whether the state before `step` is saved, and waits for the answer.
+  /// A rank of the host asks whether the state before `step` is saved, and waits for the answer.
   bool asks(size_t host, int64_t step, bool due = true) {
     bool answer = false;
     std::atomic<bool> is_answered = false;
@@ -75,27 +83,29 @@ struct Scene {
       is_answered = true;
     });
     while (!is_answered) {
-      talk();
+      deliver_messages();
       usleep(1000);
     }
     rank.join();
-    talk();  // the words that the answer leaves
+    deliver_messages();  // those that follow the answer
     return answer;
   }
-  /// A rank's copy is in its host's memory.
-  void copies(size_t host, int rank, int64_t step, const std::string& state) {
+  /// A rank copies its state to its image.
+  void copy_state(size_t host, int rank, int64_t step, const std::string& state) {
     REQUIRE(ftruncate(hosts[host]->image(rank), static_cast<off_t>(state.size())) == 0);
     REQUIRE(pwrite(hosts[host]->image(rank), state.data(), state.size(), 0) == static_cast<ssize_t>(state.size()));
     boards[host]->status(rank).copied = static_cast<uint64_t>(step) + 1;
   }
-  /// All ranks of hosts that have one each, and rank 0 tells.
-  void copy(int64_t step) {
+  /// All ranks copy a state that names their rank and the step, and rank 0 reports its position. Each host has one
+  /// rank.
+  void copy_all(int64_t step) {
     for (int rank = 0; rank < all; ++rank)
-      copies(static_cast<size_t>(rank), rank, step, "rank " + std::to_string(rank) + " before " + std::to_string(step));
+      copy_state(static_cast<size_t>(rank), rank, step,
+                 "rank " + std::to_string(rank) + " before " + std::to_string(step));
     boards[0]->saves().report_position(step, {.loss_sum = static_cast<double>(step)});
-    talk();
+    deliver_messages();
   }
-  /// The image of a rank that the writer finds.
+  /// The image of a rank that the writer reads.
   std::string written(int rank) const {
     return text_of(images[static_cast<size_t>(memory->saves().set() * all + rank)]);
   }
@@ -111,18 +121,18 @@ struct Scene {
 
 }  // namespace
 
-TEST_CASE("gathered saves: all hosts get one answer, and all images come to the launcher, of any size") {
+TEST_CASE("gathered saves: all hosts get the same answer, and images of any size reach the launcher") {
   Scene scene({{0, 1}, {2}});
   CHECK(scene.asks(0, 10));
   CHECK(scene.asks(1, 10));
   CHECK(scene.launcher.gathering() == 10);
   const std::string large(700'000, 'x');  // more than one piece
-  scene.copies(0, 0, 10, "state of 0");
-  scene.copies(0, 1, 10, large);
-  scene.copies(1, 2, 10, "");
+  scene.copy_state(0, 0, 10, "state of 0");
+  scene.copy_state(0, 1, 10, large);
+  scene.copy_state(1, 2, 10, "");
   scene.boards[0]->saves().report_position(10, {.loss_sum = 1.5});
   CHECK_FALSE(scene.memory->saves().take_offer());
-  scene.talk();
+  scene.deliver_messages();
   REQUIRE(scene.memory->saves().take_offer());
   CHECK(scene.written(0) == "state of 0");
   CHECK(scene.written(1) == large);
@@ -131,7 +141,7 @@ TEST_CASE("gathered saves: all hosts get one answer, and all images come to the 
   CHECK(scene.memory->saves().position().loss_sum == 1.5);
 }
 
-TEST_CASE("gathered saves: while a save is written the next is refused, and asked for once that is done") {
+TEST_CASE("gathered saves: a save that is due while another is written is skipped, and made up for after that") {
   Scene scene(std::vector<std::vector<int>>{{0}, {1}});
   CHECK(scene.asks(0, 10));
   CHECK(scene.asks(1, 10));
@@ -139,29 +149,30 @@ TEST_CASE("gathered saves: while a save is written the next is refused, and aske
   CHECK_FALSE(scene.asks(1, 20));
   CHECK_FALSE(scene.launcher.wants_hold());
   scene.memory->status(0).finished_steps = 21;
-  scene.copy(10);
+  scene.copy_all(10);
   CHECK(scene.boards[1]->saves().saving() == 10);  // offered
   REQUIRE(scene.memory->saves().take_offer());     // by the process that writes
-  scene.talk();
+  scene.deliver_messages();
   CHECK(scene.boards[1]->saves().saving() == 10);
   scene.memory->saves().finished(true);
-  scene.talk();
+  scene.deliver_messages();
   CHECK(scene.boards[0]->saves().written() == 1);
   CHECK(scene.boards[1]->saves().saving() == -1);
-  CHECK(scene.launcher.wants_hold());  // the refused one is made up for
+  CHECK(scene.launcher.wants_hold());  // to make up for the save that was skipped
   scene.launcher.gates_held(23);
-  scene.talk();
+  scene.deliver_messages();
   for (size_t host = 0; host < 2; ++host) {
     CHECK(scene.boards[host]->saves().saves_before(23, [](int64_t) { return false; }));
     CHECK(scene.boards[host]->saves().saving() == 23);
   }
 }
 
-TEST_CASE("gathered saves: a save at any time is one that all gates are held for, and never of the run's first state") {
+TEST_CASE(
+    "gathered saves: a save on request begins once all gates are held, and not before the run's first step has ended") {
   Scene scene({{0}, {1}}, 40);
   scene.boards[1]->saves().ask();
-  scene.talk();
-  CHECK_FALSE(scene.launcher.wants_hold());  // no step is done
+  scene.deliver_messages();
+  CHECK_FALSE(scene.launcher.wants_hold());  // no step has ended
   scene.memory->status(0).finished_steps = 41;
   CHECK(scene.launcher.wants_hold());
   scene.launcher.gates_held(40);
@@ -171,59 +182,59 @@ TEST_CASE("gathered saves: a save at any time is one that all gates are held for
   CHECK_FALSE(scene.launcher.wants_hold());
 }
 
-TEST_CASE("gathered saves: an image that changes its size has the new one, and no old bytes") {
+TEST_CASE("gathered saves: an image whose size changes contains none of its old bytes") {
   Scene scene(std::vector<std::vector<int>>{{0}, {1}});
   for (const int64_t step : {10, 20}) {
     CHECK(scene.asks(0, step));
     CHECK(scene.asks(1, step));
-    scene.copies(0, 0, step, step == 10 ? "a longer state" : "short");
-    scene.copies(1, 1, step, "b");
+    scene.copy_state(0, 0, step, step == 10 ? "a longer state" : "short");
+    scene.copy_state(1, 1, step, "b");
     scene.boards[0]->saves().report_position(step, {});
-    scene.talk();
+    scene.deliver_messages();
     REQUIRE(scene.memory->saves().take_offer());
     CHECK(scene.written(0) == (step == 10 ? "a longer state" : "short"));
     CHECK(scene.written(1) == "b");
     scene.memory->saves().finished(true);
-    scene.talk();
+    scene.deliver_messages();
   }
 }
 
 TEST_CASE("gathered saves: if no save may be skipped, a due step waits until the launcher has the previous save") {
-  Scene scene({{0}, {1}}, -1, SaveAfter::whole);
+  Scene scene({{0}, {1}}, -1, SaveAfter::gathered);
   CHECK(scene.asks(0, 10));
   CHECK(scene.asks(1, 10));
   std::atomic<bool> is_answered = false;
   std::thread rank([&] { is_answered = scene.boards[0]->saves().saves_before(11, [](int64_t) { return true; }); });
   for (int i = 0; i < 50; ++i) {
-    scene.talk();
+    scene.deliver_messages();
     usleep(1000);
   }
   CHECK_FALSE(is_answered);
-  scene.copies(0, 0, 10, "a");
+  scene.copy_state(0, 0, 10, "a");
   scene.boards[0]->saves().report_position(10, {});
-  scene.talk();
+  scene.deliver_messages();
   CHECK_FALSE(is_answered);
-  scene.copies(1, 1, 10, "b");
+  scene.copy_state(1, 1, 10, "b");
   while (!is_answered) {  // the rank may not even have asked yet
-    scene.talk();
+    scene.deliver_messages();
     usleep(1000);
   }
   rank.join();
   CHECK(scene.launcher.gathering() == 11);
 }
 
-TEST_CASE("gathered saves: no step waits for the disk, which gets the newest whole save") {
-  Scene scene({{0}, {1}}, -1, SaveAfter::whole);
+TEST_CASE("gathered saves: no step waits for the disk, and the newest save that is complete is written next") {
+  Scene scene({{0}, {1}}, -1, SaveAfter::gathered);
   for (const int64_t step : {1, 2, 3, 4, 5}) {
     CHECK(scene.asks(0, step));
     CHECK(scene.asks(1, step));
-    scene.copy(step);
+    scene.copy_all(step);
     if (step == 1) REQUIRE(scene.memory->saves().take_offer());  // the disk is slow from here on
     CHECK(scene.written(0) == "rank 0 before 1");
   }
-  CHECK(scene.asks(0, 6));  // and the host of rank 1 is lost before it has sent its state
-  scene.copies(0, 0, 6, "half of a save");
-  scene.talk();
+  CHECK(scene.asks(0, 6));  // then the host of rank 1 is lost before it has sent its state
+  scene.copy_state(0, 0, 6, "half of a save");
+  scene.deliver_messages();
   scene.memory->saves().finished(true);
   REQUIRE(scene.memory->saves().take_offer());
   CHECK(scene.memory->saves().saving() == 5);
@@ -233,7 +244,7 @@ TEST_CASE("gathered saves: no step waits for the disk, which gets the newest who
   CHECK_FALSE(scene.memory->saves().take_offer());
 }
 
-TEST_CASE("gathered saves: an invalid message of a host is refused") {
+TEST_CASE("gathered saves: an invalid message from a host is rejected") {
   Scene scene(std::vector<std::vector<int>>{{0}, {1}});
   CHECK(scene.asks(0, 10));
   const auto takes = [&](hosts::SaveMessage message) { return scene.launcher.take(message, {1}); };
@@ -249,7 +260,7 @@ TEST_CASE("gathered saves: an invalid message of a host is refused") {
   CHECK_FALSE(takes({.name = "nonsense", .rank = 1}));
 }
 
-TEST_CASE("gathered saves: the validation of a state that was saved before it reaches the writer's board") {
+TEST_CASE("gathered saves: the result of a validation reaches the writer after the state that was validated is saved") {
   Scene scene(std::vector<std::vector<int>>{{0}, {1}});
   SaveBoard::Position position;
   position.is_validated = true;

@@ -303,7 +303,7 @@ TEST_CASE("ranks that wait for each other have a moment to complain before they 
 /// Limits for ranks 0 to 2, which do not wait for each other, and rank 3, which serves them.
 SupervisionScene::Limits own_workers() {
   SupervisionScene::Limits limits = SupervisionScene::kLimits;
-  limits.on_their_own = 3;
+  limits.independent_ranks = 3;
   return limits;
 }
 

@@ -62,7 +62,7 @@ void RankProcess::train() {
   start_up.ended("program");
 
   Rendezvous rendezvous(job_->spec, memory_, options_.rank, hosts());
-  start_up.met_others("connect");
+  start_up.ended_together("connect");
   if (program_->server >= 0 && serves_by_event(job_->plan)) return serve(rendezvous.communicator(), start_up);
   RankOutput output(*job_, *program_, status, directory_, output_options());
   const std::optional<Texts> texts = plan_texts();

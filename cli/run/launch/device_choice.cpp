@@ -104,7 +104,7 @@ std::pair<std::string, std::string> cuda_queues(const Program& program) {
   return {kVariable, set == nullptr ? std::to_string(queues_for(program)) : set};
 }
 
-std::pair<std::string, std::string> openmp_looks() {
+std::pair<std::string, std::string> openmp_spin_limit() {
   const char* const of_user = std::getenv("GOMP_SPINCOUNT");
   return {"GOMP_SPINCOUNT", of_user != nullptr ? of_user : "1000"};  // about 50 us
 }

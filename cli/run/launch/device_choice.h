@@ -36,7 +36,7 @@ std::pair<std::string, std::string> cuda_queues(const Program& program);
 /// The environment variable that says how long OpenMP's threads, which compute convolutions on CPUs, look for work
 /// before they sleep. By default that is about 15 ms, in which they would take a core from the threads of the next
 /// kernels.
-std::pair<std::string, std::string> openmp_looks();
+std::pair<std::string, std::string> openmp_spin_limit();
 
 /// Binds ranks without a binding to the cores next to their GPUs.
 void bind_to_gpus(const std::vector<CudaDevice>& gpus, const Topology& topology, std::vector<RankBinding>& bindings);

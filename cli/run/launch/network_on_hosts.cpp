@@ -45,8 +45,7 @@ void NetworkOnHosts::require_room_for_final_weights() const {
   const int64_t bytes = final_weights_report(job_, classes_.programs)["bytes"], available = available_memory();
   if (bytes <= available) return;
   throw EnvError("the final weights (" + format_bytes(bytes) +
-                 ") are gathered on this host before they are written, but " + "it has only " +
-                 format_bytes(available) +
+                 ") are gathered on this host before they are written, but it has only " + format_bytes(available) +
                  " of memory available; start the run from a host with more memory, or set train.checkpoint: none");
 }
 
@@ -56,7 +55,7 @@ void NetworkOnHosts::require_room_for_final_weights() const {
 SaveAfter NetworkOnHosts::save_after() const {
   const TrainSpec& train = job_.spec.train;
   const bool is_needed = keeps_snapshots() && cluster_.num_hosts() > 1 && train.saving().async && train.sink_steps == 1;
-  return is_needed && !is_each_lost_host_covered(job_) ? SaveAfter::whole : SaveAfter::written;
+  return is_needed && !is_each_lost_host_covered(job_) ? SaveAfter::gathered : SaveAfter::on_disk;
 }
 
 void NetworkOnHosts::prepare(int attempt, const RunDirectory& directory, const std::shared_ptr<SharedMemory>& board,
@@ -90,7 +89,7 @@ nlohmann::json NetworkOnHosts::for_agents() const {
   const ResumePoint* point = checkpoints_.resumed_from();
   if (checkpoints_.are_saved()) json["saves_from"] = point == nullptr ? -1 : checkpoints_.first_step();
   json["holds"] = keeps_snapshots();
-  json["steps_await_saves"] = save_after_ == SaveAfter::whole;
+  json["steps_await_saves"] = save_after_ == SaveAfter::gathered;
   if (point == nullptr) return json;
   std::ostringstream manifest;
   manifest << std::ifstream(fs::path(point->path) / kManifestName, std::ios::binary).rdbuf();
@@ -147,7 +146,7 @@ ProcessCommand NetworkOnHosts::command(const RankPlace& place) const {
     if (const char* folders = std::getenv(kCudaLibraryPath); folders != nullptr)
       command.environment.emplace_back(kCudaLibraryPath, hosts::literal(folders));
   }
-  command.environment.push_back(openmp_looks());
+  command.environment.push_back(openmp_spin_limit());
   for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, hosts::literal(value));
   return command;
 }

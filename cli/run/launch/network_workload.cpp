@@ -216,7 +216,7 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
 void NetworkWorkload::configure(Launch& launch) {
   launch.stops_after_step = true;
   launch.limits.timeout_seconds = job_.spec.launch.timeout_seconds;
-  launch.limits.on_their_own = job_.plan.own_workers;
+  launch.limits.independent_ranks = job_.plan.own_workers;
   if (!has_hosts()) bind_to_gpus(gpus_, read_topology(), launch.bindings);
 }
 
@@ -253,7 +253,7 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, int) {
     command.environment.emplace_back("CUDA_VISIBLE_DEVICES", visible_gpus_[static_cast<size_t>(place.rank)]);
     command.environment.push_back(cuda_queues(classes_.program_of(place.rank)));
   }
-  command.environment.push_back(openmp_looks());
+  command.environment.push_back(openmp_spin_limit());
   for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, value);
   command.inherited_fds.push_back(board_->fd());
   if (cache_.fd() >= 0) {

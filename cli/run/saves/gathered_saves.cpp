@@ -52,7 +52,7 @@ bool GatheredSaves::take(const hosts::SaveMessage& message, const std::vector<in
       return true;
     }
     if (message.number == gathering_) reported_ = position;
-    look_whether_whole();
+    offer_if_complete();
     return true;
   }
   if (std::find(ranks.begin(), ranks.end(), message.rank) == ranks.end()) return false;
@@ -71,7 +71,7 @@ bool GatheredSaves::take(const hosts::SaveMessage& message, const std::vector<in
   }
   if (message.name != "copied") return false;
   if (message.number == gathering_) copied_.insert(message.rank);
-  look_whether_whole();
+  offer_if_complete();
   return true;
 }
 
@@ -84,7 +84,7 @@ void GatheredSaves::moved() {
 }
 
 void GatheredSaves::answer(int64_t step) {
-  if (!can_begin() && after_ == SaveAfter::whole)
+  if (!can_begin() && after_ == SaveAfter::gathered)
     waiting_ = step;
   else
     decide(step, can_begin());
@@ -96,14 +96,14 @@ void GatheredSaves::decide(int64_t step, bool saves) {
   if (saves)
     begin(step);
   else
-    is_open_ = true;
+    was_skipped_ = true;
   messages_.push_back({.name = "decided", .number = 2 * step + (saves ? 1 : 0)});
 }
 
 void GatheredSaves::begin(int64_t step) {
   saving_ = gathering_ = step;
   memory_->saves().begin_at(step);
-  is_open_ = false;
+  was_skipped_ = false;
   asked_ = memory_->saves().asked();
   set_ = memory_->saves().free_set();
   copied_.clear();
@@ -113,10 +113,10 @@ void GatheredSaves::begin(int64_t step) {
     if (ftruncate(image(rank), sizes_[static_cast<size_t>(rank)]) != 0) break;
 }
 
-void GatheredSaves::look_whether_whole() {
+void GatheredSaves::offer_if_complete() {
   if (gathering_ < 0 || !reported_ || copied_.size() < sizes_.size()) return;
   memory_->saves().offer(std::exchange(gathering_, -1), set_, *reported_);
-  if (after_ == SaveAfter::whole) finish(true);
+  if (after_ == SaveAfter::gathered) finish(true);
 }
 
 /// Allows the hosts to fill their images again.
@@ -141,7 +141,7 @@ std::vector<hosts::SaveMessage> GatheredSaves::messages() {
 
 bool GatheredSaves::wants_hold() const {
   const bool has_begun = memory_->status(0).finished_steps.load() > static_cast<uint64_t>(std::max<int64_t>(first_, 0));
-  return has_begun && can_begin() && (is_open_ || memory_->saves().asked() != asked_);
+  return has_begun && can_begin() && (was_skipped_ || memory_->saves().asked() != asked_);
 }
 
 /// Steps of saves count from 0, so `highest` is the first step that no rank has started.

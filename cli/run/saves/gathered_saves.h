@@ -2,7 +2,7 @@
 // saved, and gathers the ranks' images, so that a checkpoint survives the loss of any other host. When all images of a
 // save are complete, they are offered to the process that writes.
 //
-//   decided ──images come──▶ whole: offered ──▶ written
+//   decided ──images arrive──▶ gathered, and offered to the writer ──▶ on disk
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ namespace trainctl {
 
 /// Condition for the next save to begin.
 enum class SaveAfter : uint8_t {
-  written,  ///< the previous save is on disk: slow disks and links delay the next save, but no step
-  whole,    ///< the launcher has the previous save: the step after a save counts when the launcher has that, and a step
-            ///< at which the next save is due waits for it, so no save is skipped
+  on_disk,   ///< the previous save is on disk: slow disks and links delay the next save, but no step
+  gathered,  ///< the launcher has the previous save. The step after a save counts only once the launcher has that save,
+             ///< and a step at which the next save is due waits for it, so no save is skipped
 };
 
 class GatheredSaves {
@@ -35,9 +35,10 @@ class GatheredSaves {
   /// Returns the pending messages for all hosts, in order.
   std::vector<hosts::SaveMessage> messages();
 
-  /// Returns whether a save is requested and none is in progress: all gates must be held.
+  /// Returns whether a save is requested and none is in progress. Then the gates of all hosts (step_gate.h) must be
+  /// held, so that all ranks stop before the same step.
   bool wants_hold() const;
-  /// All gates are held, and no rank has started a step above `highest`, which counts from 1.
+  /// All gates are held, and no rank has started a step above `highest`, which counts from 1: begins the save there.
   void gates_held(uint64_t highest);
   /// Step of the save whose images are being sent; -1: none.
   int64_t gathering() const { return gathering_; }
@@ -46,7 +47,7 @@ class GatheredSaves {
   void answer(int64_t step);
   void decide(int64_t step, bool saves);
   void begin(int64_t step);
-  void look_whether_whole();
+  void offer_if_complete();
   void finish(bool kept);
   bool can_begin() const { return saving_ < 0; }
   int image(int rank) const;
@@ -58,7 +59,7 @@ class GatheredSaves {
   const int64_t first_;
   const SaveAfter after_;
   std::map<int64_t, bool> decisions_;  ///< for the newest steps: whether the step is saved
-  bool is_open_ = false;               ///< a save was refused because another was under way
+  bool was_skipped_ = false;           ///< a due save was skipped, because another was in progress
   uint64_t asked_ = 0;                 ///< value of SaveBoard::asked that was answered last
   int64_t saving_ = -1;                ///< step of the save in progress, as sent to the hosts; -1: none
   int64_t waiting_ = -1;               ///< step whose decision waits for that save

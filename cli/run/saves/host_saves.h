@@ -29,7 +29,7 @@ namespace trainctl {
 class HostSaves {
  public:
   /// Makes an image for each of the host's ranks. The run resumes from the state before step `first`; -1: it is new.
-  /// `steps_await`: SaveAfter::whole (cli/run/saves/gathered_saves.h). Throws EnvError.
+  /// `steps_await`: SaveAfter::gathered (cli/run/saves/gathered_saves.h). Throws EnvError.
   HostSaves(std::shared_ptr<SharedMemory> memory, const std::vector<int>& ranks, int64_t first,
             bool steps_await = false);
   ~HostSaves();

@@ -143,9 +143,12 @@ void pack_state(Lowering& l, int b, const Bucket::Piece& piece, size_t state, co
   std::vector<View> inputs = {unpacked}, outputs = {to};
   if (to.operand.dtype == DType::i32) {
     outputs.push_back(stored_scales(l, b, piece, state));
+    // With skip_not_finite, the kernel leaves the codes unchanged if this norm is not finite.
     if (norm) inputs.push_back(*norm);
     if (l.c.plan.numerics.optimizer.skips_not_finite) i.attrs.set("skip_not_finite", true);
   } else {
+    // Rounding to bf16 is stochastic. Its random numbers depend on the state and on the element's place in its
+    // parameter, so that they are the same under every plan.
     i.attrs.set("state", static_cast<int64_t>(state));
     place_parameters(l, b, piece.own_first, i.attrs);
   }

@@ -33,7 +33,8 @@ void record_codes(Compiler& c, const BucketPlan& plan, const Bucket& bucket, con
 
 /// Emits the unpacking of state number `state` of a piece; returns the unpacked state, in f32.
 View unpack_state(Lowering& l, int bucket, const Bucket::Piece& piece, size_t state);
-/// Emits the packing of `unpacked`, which unpack_state returned and the update has changed.
+/// Emits the packing of `unpacked`, which unpack_state returned and the update has changed. `norm`: the norm of all
+/// gradients if the job has clip_norm, as in update().
 void pack_state(Lowering& l, int bucket, const Bucket::Piece& piece, size_t state, const View& unpacked,
                 const std::optional<View>& norm);
 

@@ -129,7 +129,7 @@ const ParameterSums kVectorSums = {
 
 std::vector<Field> adafactor_fields() {
   return {weight_decay_field(),
-          number("beta2_decay", "The weight of a step's squares in their means is step^beta2_decay.")
+          number("beta2_decay", "The weight of a step's squared gradients in their running means is step^beta2_decay.")
               .defaults(-0.8)
               .below(0),
           number("eps", "Lower bound of the mean of squares; its square is the bound for each element.")

@@ -41,14 +41,14 @@ int64_t score_bias_scratch(const std::vector<Shape>& inputs, const std::vector<S
 
 }  // namespace
 
-void add_score_bias(RuleText& rule, const TensorInfo& bias, const Attrs& attrs, bool has_whole_heads) {
+void add_score_bias(RuleText& rule, const TensorInfo& bias, const Attrs& attrs, bool keeps_all_heads) {
   const std::string dims = attrs.text(kScoreBias);
   std::string text = ",";
   for (size_t i = 0; i < dims.size(); ++i) {
     if (bias.shape[i] == 1)
       text += "()";
     else if (dims[i] == 'h')
-      text += has_whole_heads ? "h" : "(gr)";
+      text += keeps_all_heads ? "h" : "(gr)";
     else
       text += dims[i] == 'b' ? 'b' : dims[i] == 'r' ? 'p' : 'k';
   }

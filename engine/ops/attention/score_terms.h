@@ -113,8 +113,8 @@ struct BiasDims {
   }
 };
 
-/// Adds the input of the bias to a rule of attention, behind the others. `has_whole_heads`: they cannot be cut.
-void add_score_bias(RuleText& rule, const TensorInfo& bias, const Attrs& attrs, bool has_whole_heads);
+/// Adds the input of the bias to a rule of attention, after the other inputs. `keeps_all_heads`: heads cannot be cut.
+void add_score_bias(RuleText& rule, const TensorInfo& bias, const Attrs& attrs, bool keeps_all_heads);
 /// Checks the input; `sizes` are those of the op: samples, query heads, rows and keys.
 void expect_score_bias(const TensorInfo& bias, const Attrs& attrs, const BiasDims& sizes);
 

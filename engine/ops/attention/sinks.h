@@ -20,10 +20,12 @@ inline Infos without_sinks(Infos in, const Attrs& attrs) {
   return attrs.flag(kSinks) && !in.empty() ? in.first(in.size() - 1) : in;
 }
 
-/// Adds the input of sinks to a rule of attention. They are cut like the query heads, unless these cannot be cut.
-inline void add_sinks(RuleText& rule, bool has_whole_heads) {
-  rule.text.insert(rule.text.find("->"), has_whole_heads ? ",h" : ",(gr)");
-  if (has_whole_heads) rule.uncuttable += "h";
+/// Adds the input of the sinks, [heads], to a rule of attention. In such a rule g counts the key heads and r the query
+/// heads of each key head, so "(gr)" is a dim of all query heads that is cut like them. `keeps_all_heads`: no head can
+/// be cut, so the sinks get a factor of their own, h, that cannot be cut either.
+inline void add_sinks(RuleText& rule, bool keeps_all_heads) {
+  rule.text.insert(rule.text.find("->"), keeps_all_heads ? ",h" : ",(gr)");
+  if (keeps_all_heads) rule.uncuttable += "h";
 }
 
 }  // namespace trainctl

@@ -83,9 +83,9 @@ RuleText cached_attention_rule(Infos in, const Attrs& attrs) {
   RuleText rule = rule_of_cached(without_sinks(in, attrs), attrs);
   if (!attrs.flag(kSinks)) return rule;
   const bool is_packed = is_packed_call(without_sinks(in, attrs)),
-             has_whole_heads = attrs.text("packing", "heads") == "qkv";
-  add_sinks(rule, has_whole_heads);
-  if (is_packed && !has_whole_heads) rule.uncuttable += "r";  // a group of queries is packed with its key and value
+             keeps_all_heads = attrs.text("packing", "heads") == "qkv";
+  add_sinks(rule, keeps_all_heads);
+  if (is_packed && !keeps_all_heads) rule.uncuttable += "r";  // a group of queries is packed with its key and value
   return rule;
 }
 

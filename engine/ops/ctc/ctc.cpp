@@ -147,11 +147,10 @@ extern const LossDef ctc_loss = {
         "connectionist temporal classification of a prediction [n, steps, classes], logits, and labels [n, length]: "
         "mean over the rows of -log of the probability of the labels, divided by their number; sum: the sum, not "
         "divided",
-    .fields =
-        {integer("blank", "The class that stands for no label.").defaults(int64_t{0}).at_least(0).at_most(kMaxSize),
-         flag("zero_infinity", false,
-              "A row with more labels than its steps allow has loss 0 and no gradient. false: its loss is "
-              "infinite.")},
+    .fields = {integer("blank", "Index of the blank class.").defaults(int64_t{0}).at_least(0).at_most(kMaxSize),
+               flag("zero_infinity", false,
+                    "A row with more labels than its steps allow has loss 0 and no gradient. false: its loss is "
+                    "infinite.")},
     .op = &mean_value_op,
     .labels_are_classes = true,
     .label_use = LabelUse::sequence,

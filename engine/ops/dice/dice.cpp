@@ -137,7 +137,9 @@ extern const LossDef dice_loss = {
         "mean "
         "over rows and classes of 1 - (2 sum p g + smooth) / (sum p + sum g + smooth), with sums over the dims between",
     .fields = {number("smooth", "Constant added to the numerator and the denominator.").defaults(1.0).above(0),
-               text("activation", "Function that turns the prediction into probabilities; none: it consists of them.")
+               text("activation",
+                    "Function that turns the prediction into probabilities; none: the prediction already consists of "
+                    "probabilities.")
                    .one_of({"softmax", "sigmoid", "none"})
                    .defaults(std::string("softmax")),
                flag("background", true, "false: class 0 is ignored."),

@@ -99,7 +99,7 @@ extern const LossDef dpo_loss = {
     .doc =
         "direct preference optimization: mean -log sigmoid(beta * how much more than the reference the network "
         "prefers the chosen to the rejected answer)",
-    .fields = {text("reference", "The network to compare with. start: the network without its adapters.")
+    .fields = {text("reference", "The reference model. start: the network without its adapters.")
                    .one_of({"start"})
                    .defaults(std::string("start")),
                number("beta", "Weight of the log-probabilities.").defaults(0.1).above(0)},

@@ -2,10 +2,10 @@
 //
 //   tensor cores   first half   second half   both halves           first half   second half   first half of the next
 //                  kHead steps  kHead steps   steps between         kTail steps  kTail steps   kHead steps
-//   writes         former tile's second half                                     first half    second half
+//   writes         previous tile's second half                                     first half    second half
 //
 // The steps of the head and of the tail stay in shared memory until both halves have used them: with 3 steps each, too
-// few places are left for copies.
+// few stages are left for copies.
 #pragma once
 
 #include "engine/ops/moe/grouped_products_cuda.h"
@@ -46,18 +46,18 @@ struct PartOf {
 struct SumsReader {
   Shared& shared;
   int group = group_of_warp() - 1;
-  ReadPlace at = {};
+  ReadStage at = {};
 
-  /// d = a b over the terms of `steps` places, at least kHead + kTail. Calls write_former(part, of) for the second half
-  /// of the former sums, meanwhile(), and write_first(part, of) for the first half of these sums. The second half stays
-  /// in d for the next call.
-  template <class Former, class First, class Meanwhile>
-  __device__ __forceinline__ void multiply(float (&d)[128], int steps, const Former& write_former,
+  /// d = a b over the terms of `steps` stages, at least kHead + kTail. Calls write_previous(part, of) for the second
+  /// half of the previous sums, meanwhile(), and write_first(part, of) for the first half of these sums. The second
+  /// half stays in d for the next call.
+  template <class Previous, class First, class Meanwhile>
+  __device__ __forceinline__ void multiply(float (&d)[128], int steps, const Previous& write_previous,
                                            const First& write_first, const Meanwhile& meanwhile) {
-    begin_tile<0>(d, write_former);
+    begin_tile<0>(d, write_previous);
 #pragma unroll
     for (int i = 0; i < kHead; ++i) issue<1>(d, at.back(kHead - i), i > 0);
-    leave_issued<kHead, kHead - 1>([](int) {});
+    release_issued<kHead, kHead - 1>([](int) {});
     for (int i = kHead; i < steps - kTail; ++i) {
       at.wait<true>(shared);
       begin_products();
@@ -69,14 +69,14 @@ struct SumsReader {
       end_products();
       at.next();
       products_done<1>();
-      at.leave(shared, 2);
+      at.release(shared, 2);
     }
 #pragma unroll
     for (int i = 0; i < kTail; ++i) {
       issue_next(d, true);
       if (i > 0) continue;
       products_done<1>();
-      at.leave(shared, 2);
+      at.release(shared, 2);
     }
 #pragma unroll
     for (int i = 0; i < kTail; ++i) issue<1>(d, at.back(kTail - i), true);
@@ -84,53 +84,53 @@ struct SumsReader {
     products_done<kTail>();
     settle_half<0>(d);
     write_first(0, kTail);
-    leave_issued<kTail, kTail>([&](int i) { write_first(i + 1, kTail); });
+    release_issued<kTail, kTail>([&](int i) { write_first(i + 1, kTail); });
     settle_half<1>(d);
   }
 
  private:
-  /// The first half of the first places. The wait is over at once, but without it the compiler would wait for all
-  /// products before it reads any sums.
-  template <int I, class Former>
-  __device__ __forceinline__ void begin_tile(float (&d)[128], const Former& write_former) {
+  /// The first half of the columns of the first stages. The wait is over at once, but without it the compiler would
+  /// wait for all products before it reads any sums.
+  template <int I, class Previous>
+  __device__ __forceinline__ void begin_tile(float (&d)[128], const Previous& write_previous) {
     if constexpr (I < kHead) {
       issue_next(d, I > 0);
       products_done<I + 1>();
       settle_half<1>(d);
-      write_former(I, kHead);
-      begin_tile<I + 1>(d, write_former);
+      write_previous(I, kHead);
+      begin_tile<I + 1>(d, write_previous);
     }
   }
-  /// 16 terms of half of the columns of a place; `k`: the first of them, over 16.
+  /// 16 terms of half of the columns of a stage; `k`: the first of them, over 16.
   template <int Half>
-  __device__ void add(float (&d)[128], int place, int k, bool adds) {
-    const unsigned a = shared_address(shared.a[place]) + static_cast<unsigned>(group) * kSquareBytes,
-                   b = shared_address(shared.b[place]) + Half * kBBytes / 2;
+  __device__ void add(float (&d)[128], int stage, int k, bool adds) {
+    const unsigned a = shared_address(shared.a[stage]) + static_cast<unsigned>(group) * kSquareBytes,
+                   b = shared_address(shared.b[stage]) + Half * kBBytes / 2;
     add_half<Half>(d, square_at(a) + k * kNextLines, squares_at(b, kSquareBytes) + k * kNextLines, adds);
   }
-  /// Half of the columns of a place.
+  /// Half of the columns of a stage.
   template <int Half>
-  __device__ void issue(float (&d)[128], int place, bool adds) {
+  __device__ void issue(float (&d)[128], int stage, bool adds) {
     begin_products();
 #pragma unroll
-    for (int k = 0; k < kTerms / 16; ++k) add<Half>(d, place, k, adds || k > 0);
+    for (int k = 0; k < kTerms / 16; ++k) add<Half>(d, stage, k, adds || k > 0);
     end_products();
   }
-  /// The first half of the columns of the next place.
+  /// The first half of the columns of the next stage.
   __device__ void issue_next(float (&d)[128], bool adds) {
     at.wait<true>(shared);
     issue<0>(d, at.stage, adds);
     at.next();
   }
-  /// Leaves the first N of the last Count places, whose products have been issued one after another; calls between(i)
-  /// behind all of them but the last.
+  /// Releases the first N of the last Count stages, whose products have been issued one after another; calls between(i)
+  /// after each of them but the last.
   template <int Count, int N, int I = 0, class Between>
-  __device__ __forceinline__ void leave_issued(const Between& between) {
+  __device__ __forceinline__ void release_issued(const Between& between) {
     if constexpr (I < N) {
       products_done<Count - 1 - I>();
-      at.leave(shared, Count - I);
+      at.release(shared, Count - I);
       if constexpr (I + 1 < Count) between(I);
-      leave_issued<Count, N, I + 1>(between);
+      release_issued<Count, N, I + 1>(between);
     }
   }
 };

@@ -1,6 +1,10 @@
 // rows_kernel: rows of several experts times the matrix of their expert, by the tensor cores of Hopper
-// (grouped_products_cuda.cu). A unit is two consecutive tiles of 128 rows by 256 columns. Tiles begin at an expert's
-// first row; a group of warps without rows only lets the terms pass.
+// (grouped_products_cuda.cu). Its words are those of grouped_tiles_cuda.cuh; the lines of A are the rows.
+//
+// A unit is two consecutive tiles of 128 rows by 256 columns, one for each block of a pair. Pair number p of blocks
+// computes the units p, p + pairs, p + 2 pairs, ... In each block, load_rows fills the stages, and two groups of warps
+// read them in compute_rows: the first one computes the upper 64 rows of the tile, the second one the lower 64. Tiles
+// begin at an expert's first row; a group without rows in a tile skips its terms.
 #pragma once
 
 #include "engine/ops/moe/expert_activation_cuda.cuh"
@@ -12,9 +16,10 @@ enum class Epilogue : uint8_t { plain, weighted, activated };
 
 /// The operands of rows_kernel.
 struct RowsProduct {
-  CUtensorMap a;  ///< [rows, terms], unless by token
-  CUtensorMap b;  ///< by lines: [experts, parts, columns, terms]; by terms: [experts, terms, columns]
-  const int *starts, *token_of, *pair_of;
+  CUtensorMap a;                  ///< [rows, terms], unless by token
+  CUtensorMap b;                  ///< by lines: [experts, parts, columns, terms]; by terms: [experts, terms, columns]
+  const int* starts;              ///< the first row of each expert, and the number of rows
+  const int *token_of, *pair_of;  ///< the token of each row, and its (token, choice), by which weights are stored
   int experts, rows;
   int terms, columns, parts;  ///< columns of each part
   int column_tiles;
@@ -55,23 +60,25 @@ struct RowsTile {
   bool shares;  ///< the other tile of the pair belongs to the same expert
 
   RowsTile() = default;
-  /// Called by whole warps.
-  __device__ RowsTile(const RowsProduct& x, const Shared& shared, int unit, int place) {
-    const int all = shared.tiles[x.experts], pairs = (all + 1) / 2, of_group = kPairsAtOnce * x.column_tiles;
-    const int group = unit / of_group, at = unit % of_group;
-    const int beside = min(kPairsAtOnce, pairs - group * kPairsAtOnce);
-    const int tile = 2 * (group * kPairsAtOnce + at % beside) + place, other = tile ^ 1;
-    column_tile = at / beside;
-    int its = -1;
+  /// The tile of block `cta` of the pair. Units are numbered group by group: a group has kPairsAtOnce pairs of tiles of
+  /// rows (the last one has fewer), and all of these come before the next tile of columns. Called by whole warps.
+  __device__ RowsTile(const RowsProduct& x, const Shared& shared, int unit, int cta) {
+    const int all = shared.tiles[x.experts], pairs = (all + 1) / 2, units_of_group = kPairsAtOnce * x.column_tiles;
+    const int group = unit / units_of_group, in_group = unit % units_of_group;
+    const int pairs_of_group = min(kPairsAtOnce, pairs - group * kPairsAtOnce);
+    const int tile = 2 * (group * kPairsAtOnce + in_group % pairs_of_group) + cta, other = tile ^ 1;
+    column_tile = in_group / pairs_of_group;
+    // A tile belongs to the last expert whose first tile is at or before it.
+    int other_expert = -1;
     expert = -1;
     for (int first_expert = 0; first_expert < x.experts; first_expert += 32) {
       const int e = first_expert + static_cast<int>(threadIdx.x) % 32;
       const int first_tile = e < x.experts ? shared.tiles[e] : all;
       expert += __popc(__ballot_sync(~0u, e < x.experts && first_tile <= tile));
-      its += __popc(__ballot_sync(~0u, e < x.experts && first_tile <= other));
+      other_expert += __popc(__ballot_sync(~0u, e < x.experts && first_tile <= other));
     }
-    if (tile >= all) expert = its;
-    shares = other >= all || its == expert;
+    if (tile >= all) expert = other_expert;
+    shares = other >= all || other_expert == expert;
     first = x.starts[expert] + (tile - shared.tiles[expert]) * kLines;
     count = tile < all ? min(kLines, x.starts[expert + 1] - first) : 0;
   }
@@ -80,21 +87,23 @@ struct RowsTile {
   }
 };
 
-/// Called by one thread.
+/// Loads this block's share of the tile of B: all of it, or, if both tiles of the unit need the same columns, the half
+/// that it sends to both blocks. Called by one thread.
 template <bool BByTerms>
 __device__ void load_columns(const RowsProduct& x, const RowsTile& tile, unsigned char* b, int column, int step,
-                             int place, float* here) {
+                             int cta, float* barrier) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    if (tile.shares && half != place) continue;
+    if (tile.shares && half != cta) continue;
     if constexpr (BByTerms) {
 #pragma unroll
       for (int panel = 2 * half; panel < 2 * half + 2; ++panel)
-        copy_box_3(b + panel * kSquareBytes, x.b, column + 64 * panel, step * kTerms, tile.expert, here, tile.shares);
+        copy_box_3(b + panel * kSquareBytes, x.b, column + 64 * panel, step * kTerms, tile.expert, barrier,
+                   tile.shares);
     } else {
       const int part = x.parts == 2 ? half : 0;
       copy_box_4(b + half * kBBytes / 2, x.b, step * kTerms, column + (half - part) * kColumns / 2, part, tile.expert,
-                 here, tile.shares);
+                 barrier, tile.shares);
     }
   }
 }
@@ -102,13 +111,13 @@ __device__ void load_columns(const RowsProduct& x, const RowsTile& tile, unsigne
 /// Loads the terms of all tiles of this block. It looks up a tile while it loads the one before.
 template <bool ByToken, bool BByTerms>
 __device__ void load_rows(const RowsProduct& x, Shared& shared, int units) {
-  const int place = place_in_pair(), thread = static_cast<int>(threadIdx.x);
+  const int cta = cta_in_pair(), thread = static_cast<int>(threadIdx.x);
   const int pack = thread % 8, line = thread / 8, steps = (x.terms + kTerms - 1) / kTerms, packs = x.terms / 8;
-  const int apart = static_cast<int>(gridDim.x) / 2;
+  const int pairs = static_cast<int>(gridDim.x) / 2;
   int unit = static_cast<int>(blockIdx.x) / 2;
   if (unit >= units) return;
-  TermsPlace at;
-  RowsTile next(x, shared, unit, place);
+  LoadStage at;
+  RowsTile next(x, shared, unit, cta);
   int tokens[kLines / 16];
   const auto find_tokens = [&] {
     if constexpr (ByToken) {
@@ -120,41 +129,42 @@ __device__ void load_rows(const RowsProduct& x, Shared& shared, int units) {
     }
   };
   find_tokens();
-  for (; unit < units; unit += apart) {
+  for (; unit < units; unit += pairs) {
     const RowsTile tile = next;
-    unsigned from[kLines / 16];  // packs before the row
-    unsigned there = 0;
+    unsigned packs_before[kLines / 16];  // those of `tokens` before the row
+    unsigned has_token = 0;              // a bit for each of these rows
     if constexpr (ByToken) {
 #pragma unroll
       for (int i = 0; i < kLines / 16; ++i) {
-        from[i] = tokens[i] < 0 ? 0 : static_cast<unsigned>(tokens[i] * packs);
-        there |= (tokens[i] < 0 ? 0u : 1u) << i;
+        packs_before[i] = tokens[i] < 0 ? 0 : static_cast<unsigned>(tokens[i] * packs);
+        has_token |= (tokens[i] < 0 ? 0u : 1u) << i;
       }
     }
     const int column = tile.column_tile * x.columns_of_part();
     for (int step = 0; step < steps; ++step, at.next()) {
       at.wait(shared);
-      float* const here = shared.here[at.stage];
+      float* const barrier = shared.full[at.stage];
       if (thread == 0) {
-        announce_bytes(here, kBBytes + (ByToken ? 0 : kABytes));
-        if constexpr (!ByToken) copy_box_3(shared.a[at.stage], x.a, step * kTerms, tile.first, 0, here, false);
-        load_columns<BByTerms>(x, tile, shared.b[at.stage], column, step, place, here);
+        announce_bytes(barrier, kBBytes + (ByToken ? 0 : kABytes));
+        if constexpr (!ByToken) copy_box_3(shared.a[at.stage], x.a, step * kTerms, tile.first, 0, barrier, false);
+        load_columns<BByTerms>(x, tile, shared.b[at.stage], column, step, cta, barrier);
       }
       if constexpr (ByToken) {
         const int next_pack = step * (kTerms / 8) + pack;
-        const auto* const numbers = reinterpret_cast<const uint4*>(x.tokens) + next_pack;
+        // Beyond the end of a row, the address is that of `tokens`, which is not read.
+        const auto* const of_first_token = reinterpret_cast<const uint4*>(x.tokens) + next_pack;
         unsigned char* const a = shared.a[at.stage] + pack_at(line, pack);
 #pragma unroll
         for (int i = 0; i < kLines / 16; ++i)
           copy_pack(a + i * 16 * 128,
-                    numbers + (next_pack < packs ? from[i] : 0u) - (next_pack < packs ? 0 : next_pack),
-                    (there >> i & 1) != 0 && next_pack < packs);
-        arrive_after_packs(here);
+                    of_first_token + (next_pack < packs ? packs_before[i] : 0u) - (next_pack < packs ? 0 : next_pack),
+                    (has_token >> i & 1) != 0 && next_pack < packs);
+        arrive_after_packs(barrier);
       }
-      if (unit + apart >= units) continue;
+      if (unit + pairs >= units) continue;
       if (step == min(1, steps - 1)) {
         __syncwarp();
-        next = RowsTile(x, shared, unit + apart, place);
+        next = RowsTile(x, shared, unit + pairs, cta);
       }
       if (step == min(2, steps - 1)) find_tokens();
     }
@@ -162,7 +172,7 @@ __device__ void load_rows(const RowsProduct& x, Shared& shared, int units) {
 }
 
 /// Arranges the results of a warp, 16 lines of its group's 64 x 256, in shared memory, panel by panel of 64 columns, so
-/// that it writes whole lines of 128 bytes. Nobody waits for these writes.
+/// that it writes whole lines of 128 bytes. No thread waits for these writes.
 struct RowsWriter {
   unsigned char* slots[kSlots];
   int group, warp, lane;
@@ -219,8 +229,8 @@ struct RowsResults {
   __device__ void write(const RowsWriter& out, int panel, const float* d, const float (&weights)[2], int column,
                         int first, int rows) const {
     const int row = 16 * out.warp + out.first_line(), at = column + 8 * out.pack();
-    const int left = at < columns ? rows - row : 0, apart = out.kLinesApart * columns;
-    bf16* const here = to + static_cast<int64_t>(first + row) * columns + at;
+    const int left = at < columns ? rows - row : 0, stride = out.kLinesApart * columns;
+    bf16* const first_pack = to + static_cast<int64_t>(first + row) * columns + at;
     unsigned char* const slot = out.slots[panel % kSlots];
     out.round(slot, d, weights);
     __syncwarp();
@@ -229,7 +239,7 @@ struct RowsResults {
     for (int i = 0; i < 4; ++i) numbers[i] = out.numbers(slot, i);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      if (i * out.kLinesApart < left) write_pack(here + i * apart, numbers[i]);
+      if (i * out.kLinesApart < left) write_pack(first_pack + i * stride, numbers[i]);
   }
 };
 
@@ -281,9 +291,9 @@ __device__ inline void write_activated(const RowsProduct& x, const RowsWriter& o
     bf16 *u = x.to + place * x.parts * x.columns + at,
          *u_other = x.to + (place * x.parts + x.parts - 1) * x.columns + at_other,
          *a = x.act_to + place * x.columns + at;
-    const int apart = out.kLinesApart * x.columns;
+    const int stride = out.kLinesApart * x.columns;
 #pragma unroll 2
-    for (int i = 0; i < 4; ++i, u += apart * x.parts, u_other += apart * x.parts, a += apart) {
+    for (int i = 0; i < 4; ++i, u += stride * x.parts, u_other += stride * x.parts, a += stride) {
       const uint4 gate = out.numbers(out.slots[0], i), other = out.numbers(out.slots[1], i);
       if (out.kLinesApart * i < left) {
         write_pack(u, gate);
@@ -301,14 +311,14 @@ __device__ inline void write_activated(const RowsProduct& x, const RowsWriter& o
 /// before.
 template <bool ByToken, bool BByTerms, Epilogue E>
 __device__ void compute_rows(const RowsProduct& x, Shared& shared, int units) {
-  const int place = place_in_pair(), steps = (x.terms + kTerms - 1) / kTerms, apart = static_cast<int>(gridDim.x) / 2;
+  const int cta = cta_in_pair(), steps = (x.terms + kTerms - 1) / kTerms, pairs = static_cast<int>(gridDim.x) / 2;
   RowsReader<BByTerms, ByToken> reader{shared};
   const RowsWriter out(shared);
   RowsTile next;
   int next_pairs[2];
   const auto look_up = [&](int unit) {
     if (unit >= units) return;
-    next = RowsTile(x, shared, unit, place);
+    next = RowsTile(x, shared, unit, cta);
     if constexpr (E == Epilogue::weighted) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -320,12 +330,12 @@ __device__ void compute_rows(const RowsProduct& x, Shared& shared, int units) {
   float d[128];
   int unit = static_cast<int>(blockIdx.x) / 2;
   look_up(unit);
-  for (; unit < units; unit += apart) {
+  for (; unit < units; unit += pairs) {
     const RowsTile tile = next;
     const int first = tile.first + 64 * out.group, rows = min(64, tile.count - 64 * out.group);
     if (rows <= 0) {
-      reader.pass(steps);
-      look_up(unit + apart);
+      reader.skip(steps);
+      look_up(unit + pairs);
       continue;
     }
     float weights[2] = {1, 1};
@@ -335,7 +345,7 @@ __device__ void compute_rows(const RowsProduct& x, Shared& shared, int units) {
         for (int h = 0; h < 2; ++h)
           if (next_pairs[h] >= 0) weights[h] = value(x.weights, next_pairs[h]);
       }
-      look_up(unit + apart);
+      look_up(unit + pairs);
     });
     const int column = tile.column_tile * x.columns_of_part();
     if constexpr (E == Epilogue::activated) {

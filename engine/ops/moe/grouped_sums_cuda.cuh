@@ -1,6 +1,7 @@
 // sums_kernel: for each expert the sum over its rows of the outer products of two operands, by the tensor cores of
-// Hopper (grouped_products_cuda.cu). A unit is two tiles of one expert's result; the terms are its rows. The operand by
-// token has the lines of a tile, so that it is the smaller one to gather; the result may be transposed.
+// Hopper (grouped_products_cuda.cu). A unit is two tiles of one expert's result; the terms are the expert's rows. The
+// operand that is gathered by token has the lines of a tile, so that it is the smaller one to gather; the result may be
+// transposed.
 #pragma once
 
 #include "engine/ops/moe/grouped_halves_cuda.cuh"
@@ -29,13 +30,14 @@ struct SumsTile {
   int expert, line, column;
 
   SumsTile() = default;
-  __device__ SumsTile(const SumOverRows& x, int unit, int place) {
-    const int of_expert = x.line_pairs * x.column_tiles, of_group = kPairsAtOnce * x.column_tiles;
-    expert = unit / of_expert;
-    const int group = unit % of_expert / of_group, at = unit % of_expert % of_group;
-    const int beside = min(kPairsAtOnce, x.line_pairs - group * kPairsAtOnce);
-    line = (kPair * (group * kPairsAtOnce + at % beside) + place) * kLines;
-    column = at / beside * kColumns;
+  /// The tile of block `cta` of the pair. The units of an expert are numbered in groups, as in RowsTile.
+  __device__ SumsTile(const SumOverRows& x, int unit, int cta) {
+    const int units_of_expert = x.line_pairs * x.column_tiles, units_of_group = kPairsAtOnce * x.column_tiles;
+    expert = unit / units_of_expert;
+    const int group = unit % units_of_expert / units_of_group, in_group = unit % units_of_expert % units_of_group;
+    const int pairs_of_group = min(kPairsAtOnce, x.line_pairs - group * kPairsAtOnce);
+    line = (kPair * (group * kPairsAtOnce + in_group % pairs_of_group) + cta) * kLines;
+    column = in_group / pairs_of_group * kColumns;
   }
   __device__ static int units(const SumOverRows& x) { return x.experts * x.line_pairs * x.column_tiles; }
 };
@@ -93,22 +95,22 @@ struct SumsSteps {
  private:
   __device__ void look_ahead() {
     if (unit >= units) return;
-    next = SumsTile(x, unit, place_in_pair());
+    next = SumsTile(x, unit, cta_in_pair());
     next_row = starts[next.expert], next_end = starts[next.expert + 1];
   }
 };
 
 /// Loads the terms of a step.
 __device__ inline void load_step(const SumOverRows& x, Shared& shared, int stage, const SumsPart& part, int step) {
-  const int place = place_in_pair(), thread = static_cast<int>(threadIdx.x);
+  const int cta = cta_in_pair(), thread = static_cast<int>(threadIdx.x);
   const int pack = thread % 8, packs = x.lines / 8;
-  float* const here = shared.here[stage];
+  float* const barrier = shared.full[stage];
   if (thread == 0) {
-    announce_bytes(here, kBBytes);
+    announce_bytes(barrier, kBBytes);
 #pragma unroll
-    for (int panel = place; panel < kPanels; panel += kPair) {
+    for (int panel = cta; panel < kPanels; panel += kPair) {
       copy_box_3(shared.b[stage] + panel * kSquareBytes, x.right, part.column + 64 * panel, part.row + kTerms * step, 0,
-                 here, true);
+                 barrier, true);
     }
   }
   __syncwarp();
@@ -122,25 +124,25 @@ __device__ inline void load_step(const SumOverRows& x, Shared& shared, int stage
     copy_pack(a + i * 16 * 128, from + (in_first ? first : 0), before >= 0 && in_first);
     copy_pack(a + i * 16 * 128 + kSquareBytes, from + (in_second ? first + 8 : 0), before >= 0 && in_second);
   }
-  arrive_after_packs(here);
+  arrive_after_packs(barrier);
 }
 
 __device__ inline void load_sums(const SumOverRows& x, Shared& shared) {
-  TermsPlace at;
+  LoadStage at;
   SumsSteps steps(x, shared.tiles, SumsTile::units(x));
   SumsPart part, next;
   bool more = steps.find(part);
   part.find_packs(x.lines / 8);
-  bool more_behind = more && steps.find(next);
+  bool more_after = more && steps.find(next);
   while (more) {
     for (int step = 0; step < part.steps; ++step, at.next()) {
       at.wait(shared);
       load_step(x, shared, at.stage, part, step);
     }
-    more = more_behind;
+    more = more_after;
     part = next;
     part.find_packs(x.lines / 8);
-    more_behind = more && steps.find(next);
+    more_after = more && steps.find(next);
   }
 }
 
@@ -237,7 +239,7 @@ struct HalfOfSums {
   const SumOverRows& x;
   const ResultsWriter& out;
   int expert, line, column;  ///< the place of the first sum of the group
-  bool there;                ///< if not, nothing is written
+  bool has_sums;             ///< if not, nothing is written
 
   /// Writes a part of the sums `d` of half `half`. All parts are written one after another.
   __device__ void write(float (&d)[128], int half, int part, int of) const {
@@ -259,7 +261,7 @@ struct HalfOfSums {
           out.put(slot, d + 16 * panel);
       };
       out.panel(panel, put, [&](const unsigned char* slot) {
-        if (!out.first || at >= x.columns || !there) return;
+        if (!out.first || at >= x.columns || !has_sums) return;
         if constexpr (Transposed) {
           box(line, at, slot);
           if (line + 32 < x.lines) box(line + 32, at, slot + kSquareBytes / 2);
@@ -282,7 +284,7 @@ struct HalfOfSums {
           out.round(slot, d + 32 * panel, ones);
       };
       out.panel(panel, put, [&](const unsigned char* slot) {
-        if (!out.first || at >= x.columns || !there) return;
+        if (!out.first || at >= x.columns || !has_sums) return;
         box_to_memory<false>(x.c, Transposed ? line : at, Transposed ? at : line, expert, slot);
       });
     }
@@ -295,13 +297,13 @@ struct HalfOfSums {
   }
   /// Numbers of bf16 are added before they are rounded.
   __device__ void add_memory(float (&d)[128], int panel) const {
-    if (!there) return;
+    if (!has_sums) return;
 #pragma unroll
     for (int i = 32 * panel; i < 32 * panel + 32; ++i) {
-      const int its_line = line + out.line() + 8 * (i / 2 % 2), at = column + 8 * (i / 4) + out.column() + i % 2;
-      if (its_line >= x.lines || at >= x.columns) continue;
-      const int64_t in_expert =
-          Transposed ? static_cast<int64_t>(at) * x.lines + its_line : static_cast<int64_t>(its_line) * x.columns + at;
+      const int line_of_sum = line + out.line() + 8 * (i / 2 % 2), at = column + 8 * (i / 4) + out.column() + i % 2;
+      if (line_of_sum >= x.lines || at >= x.columns) continue;
+      const int64_t in_expert = Transposed ? static_cast<int64_t>(at) * x.lines + line_of_sum
+                                           : static_cast<int64_t>(line_of_sum) * x.columns + at;
       d[i] += __bfloat162float(x.to[static_cast<int64_t>(expert) * x.lines * x.columns + in_expert]);
     }
   }
@@ -311,34 +313,34 @@ struct HalfOfSums {
 /// before, and writes half of the sums while they compute the other half, or the next tile.
 template <bool Transposed, bool AsBf16>
 __device__ void compute_sums(const SumOverRows& x, Shared& shared) {
-  const int place = place_in_pair(), units = SumsTile::units(x), apart = static_cast<int>(gridDim.x) / kPair;
+  const int cta = cta_in_pair(), units = SumsTile::units(x), pairs = static_cast<int>(gridDim.x) / kPair;
   SumsReader reader{shared};
   const ResultsWriter out(shared);
   SumsTile next;
   int next_rows = 0;
   const auto look_up = [&](int unit) {
     if (unit >= units) return;
-    next = SumsTile(x, unit, place);
+    next = SumsTile(x, unit, cta);
     next_rows = shared.tiles[next.expert + 1] - shared.tiles[next.expert];
   };
   float d[128];
-  HalfOfSums<Transposed, AsBf16> former{x, out, 0, 0, 0, false};  // whose second half is left
+  HalfOfSums<Transposed, AsBf16> previous{x, out, 0, 0, 0, false};  // its second half is still to be written
   int unit = static_cast<int>(blockIdx.x) / kPair;
   look_up(unit);
-  for (; unit < units; unit += apart) {
+  for (; unit < units; unit += pairs) {
     const int steps = uniform(x.steps(next_rows));
     if (steps == 0) {
-      look_up(unit + apart);
+      look_up(unit + pairs);
       continue;
     }
     const HalfOfSums<Transposed, AsBf16> sums{
         x, out, uniform(next.expert), uniform(next.line) + 64 * out.group, uniform(next.column), true};
     reader.multiply(
-        d, steps, [&](int part, int of) { former.write(d, 1, part, of); },
-        [&](int part, int of) { sums.write(d, 0, part, of); }, [&] { look_up(unit + apart); });
-    former.expert = sums.expert, former.line = sums.line, former.column = sums.column, former.there = true;
+        d, steps, [&](int part, int of) { previous.write(d, 1, part, of); },
+        [&](int part, int of) { sums.write(d, 0, part, of); }, [&] { look_up(unit + pairs); });
+    previous.expert = sums.expert, previous.line = sums.line, previous.column = sums.column, previous.has_sums = true;
   }
-  former.write(d, 1, 0, 1);
+  previous.write(d, 1, 0, 1);
   if (out.first) boxes_done();
 }
 

@@ -1,13 +1,18 @@
 // Tiles of grouped products by the tensor cores of Hopper (grouped_products_cuda.cu): memory, copies and products of
-// one block of threads, which computes tiles of 128 x 256 results, 64 terms at a time.
+// one block of threads, which computes tiles of 128 x 256 results, 64 terms at a time. In these files
 //
-// A block has three groups of four warps: one loads terms into kStages places, two compute 64 x 256 results each. Two
+//   lines, columns, terms   are the M, N and K of a product: A is [lines, terms], B is [terms, columns]
+//   pack                    is 8 bf16 numbers, 16 bytes
+//   panel                   is 64 columns of results, or 64 lines of an operand that is stored by terms
+//   stage                   is one of kStages buffers in shared memory, each with 64 terms of a tile of A and of B
+//
+// A block has three groups of four warps: one loads terms into the stages, two compute 64 x 256 results each. Two
 // blocks form a cluster, a pair: their tiles are neighbours and usually need the same columns of B. Then each loads
 // half of them, and the copy engine writes it to both.
 //
 // An operand is stored in shared memory in one of two ways (warp_group_products_cuda.cuh):
-//   by lines   [lines][64 terms]
-//   by terms   panels of 64 lines, each [64 terms][64 lines]
+//   by lines   [lines][64 terms], which is K-major
+//   by terms   panels of 64 lines, each [64 terms][64 lines], which is MN-major
 #pragma once
 
 #include <cuda.h>
@@ -34,7 +39,7 @@ inline constexpr int kMostExperts = 384;
 struct alignas(1024) Shared {
   unsigned char a[kStages][kABytes], b[kStages][kBBytes];
   unsigned char out[kGroups][kSlots][kSquareBytes];
-  alignas(8) float here[kStages][2], left[kStages][2];
+  alignas(8) float full[kStages][2], empty[kStages][2];  ///< barriers: the stage has been loaded, or has been read
   int tiles[kMostExperts + 1];  ///< the first tile of rows of each expert; in sums_kernel its first row
 
   __device__ static Shared& get() {
@@ -46,15 +51,15 @@ struct alignas(1024) Shared {
 };
 static_assert(Shared::bytes() <= 227 * 1024);
 
-/// This block's place in its pair.
-__device__ inline int place_in_pair() {
-  unsigned place = 0;
+/// This block's number in its pair: 0 or 1.
+__device__ inline int cta_in_pair() {
+  unsigned cta = 0;
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(place));
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(cta));
 #endif
-  return static_cast<int>(place);
+  return static_cast<int>(cta);
 }
-/// Waits until all threads of both blocks have come.
+/// Waits until all threads of both blocks have arrived here.
 __device__ inline void sync_pair() {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
   asm volatile(
@@ -134,10 +139,11 @@ __device__ inline void copy_box_4(unsigned char* to, const CUtensorMap& map, int
   }
 #endif
 }
-/// 16 bytes; zeros if not `there`.
-__device__ inline void copy_pack(unsigned char* to, const uint4* from, bool there) {
+/// Copies a pack, or writes zeros if `exists` is false.
+__device__ inline void copy_pack(unsigned char* to, const uint4* from, bool exists) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+               "r"(exists ? 16 : 0)
                : "memory");
 #endif
 }
@@ -170,44 +176,45 @@ __device__ inline void end_boxes() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 #endif
 }
-/// All but the last N groups of this thread's boxes have been read from shared memory.
+/// Waits until all but the last N groups of this thread's boxes have been read from shared memory.
 template <int N>
 __device__ void boxes_read() {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
 #endif
 }
-/// They are in memory.
+/// Waits until all of this thread's boxes have been written to memory.
 __device__ inline void boxes_done() {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 #endif
 }
 
-/// A number that is the same for all threads of the warp. The compiler then knows that.
+/// Returns `number`, which must be the same for all threads of the warp, in a form that tells the compiler so.
 __device__ inline int uniform(int number) { return __shfl_sync(~0u, number, 0); }
 /// The group of this warp, 0 for the loading one.
 __device__ inline int group_of_warp() { return uniform(static_cast<int>(threadIdx.x) / kGroupThreads); }
 
-/// The place that a group of computing warps reads next. Each warp leaves the places one after another.
-struct ReadPlace {
+/// The stage that a group of computing warps reads next. Each warp releases the stages one after another.
+struct ReadStage {
   int stage = 0, parity = 0;
 
-  /// Waits for its terms. Gathered: A consists of packs, which the tensor cores do not see before a fence.
+  /// Waits until the stage is loaded. Gathered: A was copied pack by pack, which the tensor cores do not see without a
+  /// fence.
   template <bool Gathered>
   __device__ void wait(Shared& shared) const {
-    wait_for_bytes(shared.here[stage], parity);
+    wait_for_bytes(shared.full[stage], parity);
     if constexpr (Gathered) publish_to_copies();
   }
   __device__ void next() {
     if (++stage == kStages) stage = 0, parity ^= 1;
   }
-  /// The place `count` places back.
+  /// The stage `count` stages back.
   __device__ int back(int count) const { return (stage + kStages - count) % kStages; }
-  /// A warp no longer reads that place, which both blocks fill.
-  __device__ void leave(Shared& shared, int count) const {
+  /// Tells both blocks, which fill it, that this warp no longer reads the stage `count` stages back.
+  __device__ void release(Shared& shared, int count) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    if (lane < kPair) arrive_in_block(shared.left[back(count)], lane);
+    if (lane < kPair) arrive_in_block(shared.empty[back(count)], lane);
   }
 };
 
@@ -222,14 +229,15 @@ __device__ void add_all_columns(float (&d)[128], uint64_t a, uint64_t b, int add
 }
 
 /// Products of tiles of rows, as a group of computing warps. BByTerms: as in add_all_columns(); Gathered: as in
-/// ReadPlace.
+/// ReadStage.
 template <int BByTerms, bool Gathered>
 struct RowsReader {
   Shared& shared;
   int group = group_of_warp() - 1;
-  ReadPlace at = {};
+  ReadStage at = {};
 
-  /// d = a b over the terms of at least one place. Calls meanwhile() while the tensor cores compute the last products.
+  /// d = a b over the terms of `steps` stages, at least one. Calls meanwhile() while the tensor cores compute the last
+  /// products.
   template <class Meanwhile>
   __device__ void multiply(float (&d)[128], int steps, const Meanwhile& meanwhile) {
     for (int i = 0; i < steps; ++i) {
@@ -245,43 +253,44 @@ struct RowsReader {
       end_products();
       at.next();
       products_done<1>();
-      if (i > 0) at.leave(shared, 2);
+      if (i > 0) at.release(shared, 2);
     }
     meanwhile();
     products_done<0>();
     settle(d);
-    at.leave(shared, 1);
+    at.release(shared, 1);
   }
-  /// Lets the terms of `steps` places pass.
-  __device__ void pass(int steps) {
+  /// Skips the terms of `steps` stages, for a group without lines in the tile.
+  __device__ void skip(int steps) {
     for (int i = 0; i < steps; ++i) {
-      wait_for_bytes(shared.here[at.stage], at.parity);
+      wait_for_bytes(shared.full[at.stage], at.parity);
       at.next();
-      at.leave(shared, 1);
+      at.release(shared, 1);
     }
   }
 };
 
-/// The place that the loading warps fill next.
-struct TermsPlace {
+/// The stage that the loading warps fill next.
+struct LoadStage {
   int stage = 0, parity = 1;
 
   /// Waits until it is empty.
-  __device__ void wait(Shared& shared) const { wait_for_bytes(shared.left[stage], parity); }
+  __device__ void wait(Shared& shared) const { wait_for_bytes(shared.empty[stage], parity); }
   __device__ void next() {
     if (++stage == kStages) stage = 0, parity ^= 1;
   }
 };
 
-/// The address of pack `pack` of line `line` of a tile of lines of 128 bytes.
+/// The offset of pack `pack` of line `line` in a tile whose lines have 128 bytes; packs are swizzled.
 __device__ inline int pack_at(int line, int pack) { return line * 128 + ((pack ^ line % 8) * 16); }
 
-/// Initializes the barriers of both blocks. `packs`: each loading thread arrives when it has copied its packs.
+/// Initializes the barriers of both blocks. `packs`: each loading thread also arrives at `full`, when it has copied its
+/// packs.
 __device__ inline void prepare_pair(Shared& shared, bool packs) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      init_barrier(shared.here[i], 1 + (packs ? kGroupThreads : 0));
-      init_barrier(shared.left[i], kPair * kComputingWarps);
+      init_barrier(shared.full[i], 1 + (packs ? kGroupThreads : 0));
+      init_barrier(shared.empty[i], kPair * kComputingWarps);
     }
     publish_barriers();
     publish_to_copies();

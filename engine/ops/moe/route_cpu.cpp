@@ -106,11 +106,11 @@ void choose_grad(const Routing& routing, RouteBuffers& buffers, const float* dwe
     sum += dweights[j] * s[ids[j]];
   }
   const float factor = routing.normalize ? routing.scale / total : routing.scale;
-  const float mean = routing.constant_gradient(dweights[0], sum, total);
+  const float constant = routing.normalization_gradient(dweights[0], sum, total);
   std::fill_n(dlogits, routing.experts, 0.0f);
   float along = 0;  // sum of ds * s, which softmax subtracts
   for (int j = 0; j < routing.top_k; ++j) {
-    const float ds = factor * (dweights[j] - mean);
+    const float ds = factor * (dweights[j] - constant);
     dlogits[ids[j]] += ds;
     along += ds * s[ids[j]];
   }

@@ -133,9 +133,9 @@ __global__ void __launch_bounds__(kRouteWarps* kRouteLanes)
     sum += value(dweights, row * r.top_k + j) * s[chosen[j]];
   }
   const float factor = r.normalize ? r.scale / total : r.scale,
-              mean = r.constant_gradient(value(dweights, row * r.top_k), sum, total);
+              constant = r.normalization_gradient(value(dweights, row * r.top_k), sum, total);
   for (int j = 0; j < r.top_k; ++j) {
-    const float slope = factor * (value(dweights, row * r.top_k + j) - mean);
+    const float slope = factor * (value(dweights, row * r.top_k + j) - constant);
     along += slope * s[chosen[j]];
     if (lane == 0) ds[chosen[j]] = slope;
   }

@@ -27,10 +27,11 @@ struct Routing {
   }
 
   TRAINCTL_HOST_DEVICE int group_size() const { return experts / groups; }
-  /// The part of a weight's gradient that the division by the sum of the scores, `total`, takes away. `first` is the
-  /// gradient of the first weight, `sum` that of all weights times their scores. A single expert has a constant weight:
-  /// its score's gradient is exactly 0, because Adam would turn rounding errors into steps.
-  TRAINCTL_HOST_DEVICE float constant_gradient(float first, float sum, float total) const {
+  /// Returns what the division by the sum of the scores, `total`, subtracts from the gradient of each weight. `first`
+  /// is the gradient of the first weight, `sum` the sum of all gradients times their scores. With one expert per token
+  /// the weight is constant. Its score's gradient is then exactly 0, because Adam would turn rounding errors into
+  /// steps.
+  TRAINCTL_HOST_DEVICE float normalization_gradient(float first, float sum, float total) const {
     if (!normalize) return 0;
     return top_k == 1 ? first : sum / total;
   }

@@ -163,7 +163,9 @@ extern const LossDef mse_loss = {
 extern const LossDef smooth_l1_loss = {
     .name = "smooth_l1",
     .doc = "mean of (p - l)^2 / (2 beta) where |p - l| < beta, else of |p - l| - beta / 2",
-    .fields = {number("beta", "Transition from quadratic to linear; 0: the same as mae.").defaults(1.0).at_least(0)},
+    .fields = {number("beta", "Error at which the loss changes from quadratic to linear; 0: the same as mae.")
+                   .defaults(1.0)
+                   .at_least(0)},
     .op = &smooth_l1_op,
 };
 
@@ -173,14 +175,14 @@ extern const LossDef binary_cross_entropy_loss = {
     .fields = {number("label_smoothing", "Replaces a label l by (1 - label_smoothing) * l + label_smoothing / 2.")
                    .at_least(0)
                    .at_most(1),
-               number("pos_weight", "Factor of the term with l, for rare positive labels.").above(0)},
+               number("pos_weight", "Weight of the term with l, for rare positive labels.").above(0)},
     .op = &binary_cross_entropy_op,
 };
 
 extern const LossDef huber_loss = {
     .name = "huber",
     .doc = "mean of (p - l)^2 / 2 where |p - l| < delta, else of delta (|p - l| - delta / 2)",
-    .fields = {number("delta", "Transition from quadratic to linear.").defaults(1.0).above(0)},
+    .fields = {number("delta", "Error at which the loss changes from quadratic to linear.").defaults(1.0).above(0)},
     .op = &huber_op,
 };
 

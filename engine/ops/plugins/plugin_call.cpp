@@ -71,10 +71,10 @@ PluginCall::PluginCall(const PluginOp& op, const Attrs& attrs) : op_(op), attrs_
     }
     values_.push_back(value);
   }
-  point();
+  set_pointers();
 }
 
-void PluginCall::point() {
+void PluginCall::set_pointers() {
   call_.attributes = values_.data();
   call_.inputs = inputs_.data();
   call_.outputs = outputs_.data();
@@ -90,7 +90,7 @@ void PluginCall::point() {
 void PluginCall::bind_forward(std::span<const TensorArg> in, std::span<const TensorArg> out) {
   inputs_ = c_tensors(in);
   outputs_ = c_tensors(out);
-  point();
+  set_pointers();
 }
 
 void PluginCall::bind_backward(std::span<const TensorArg> in, std::span<const TensorArg> out) {
@@ -107,7 +107,7 @@ void PluginCall::bind_backward(std::span<const TensorArg> in, std::span<const Te
     if (op_.reads_output(o)) outputs_[o] = c_tensor(in[next++]);
   check(next == in.size() && operands.input_grads.size() == out.size(), "a backward node of a plugin has all operands");
   for (size_t k = 0; k < out.size(); ++k) input_grads_[static_cast<size_t>(operands.input_grads[k])] = c_tensor(out[k]);
-  point();
+  set_pointers();
 }
 
 void PluginCall::bind(PluginPass pass, Infos in, Infos out) {

@@ -51,7 +51,8 @@ class PluginCall {
   void run(PluginFunction what, const std::function<int(trainctl_call*)>& function);
 
  private:
-  void point();
+  /// Sets the pointers of `call_` to the lists below, after these were filled.
+  void set_pointers();
 
   const PluginOp& op_;
   const Attrs attrs_;

@@ -132,7 +132,7 @@ extern const OpDef reindex_grad_op = {
 extern const LayerDef roll_layer = {
     .name = "roll",
     .doc = "Moves the elements of a dim by `shift` places; elements moved past the end reappear at the start.",
-    .fields = {integer("shift", "Number of places; negative: towards the start.").required(),
+    .fields = {integer("shift", "Number of positions to shift by; negative: towards the start.").required(),
                integer("dim", "The dim, other than the batch dim; -1 is the last.").required()},
     .emit =
         [](LayerContext& layer) {

@@ -12,15 +12,18 @@ constexpr float kLn2 = 0.6931471805599453f;
 
 // Kernels
 
-/// A row's loss from the exponentials of the classes other than the label's, and from the label's logit: `off` is its
-/// exponent relative to them, and of_label's power of two is power_of_label.
-__device__ double row_loss(const Exponentials& others, float of_label, float off, float power_of_label) {
-  // The difference avoids cancellation for a likely label. Far from 0, `off` is not a power of two's exponent, or is
-  // beyond f32.
-  const bool far = others.far() || off < -1e30f;
-  const double below_top = far ? double{others.top} - of_label : double{-off * kLn2};
-  return power_of_label > others.sum ? log1pf(others.sum * power_of_two(-off))
-                                     : logf(others.sum + power_of_label) + below_top;
+/// The loss of a row, log(sum_c e^x[c]) - x[label]. `others` has S, the sum of e^(x[c] - top) over the classes c other
+/// than the label's. With p = e^(label_logit - top), which is label_power = 2^label_exponent:
+///
+///   loss = log(S + p) + (top - label_logit)
+///        = log(1 + S / p)                      used if p > S, where the first form would cancel
+__device__ double row_loss(const Exponentials& others, float label_logit, float label_exponent, float label_power) {
+  // S and p are relative to a power of 2 that is only nearly e^top (Exponentials), and so is the label's exponent. But
+  // if the top is far from 0, the exponent is not log2(p), and that of a logit far below the top is beyond f32.
+  const bool has_no_exponent = others.far() || label_exponent < -1e30f;
+  const double below_top = has_no_exponent ? double{others.top} - label_logit : double{-label_exponent * kLn2};
+  return label_power > others.sum ? log1pf(others.sum * power_of_two(-label_exponent))
+                                  : logf(others.sum + label_power) + below_top;
 }
 
 /// If a pack has element `label`, sets it to `by` and returns its old value, else 0.
@@ -42,11 +45,11 @@ __device__ float replace_label(int label, int place, Pack<W>& a, float by) {
 template <int V, bool kInRegisters, bool kGrad>
 inline constexpr int kLossThreads = V == 4 && kInRegisters && !kGrad ? 768 : kRowThreads<kInRegisters, 1>;
 
-/// Reads a row: adds the exponentials of all classes but the label's to `others`, and sets `of_label` to the label's
+/// Reads a row: adds the exponentials of all classes but the label's to `others`, and sets `label_logit` to the label's
 /// logit. With other targets `sum` becomes the sum of this thread's logits.
 template <bool kPlain, bool kInRegisters, bool kGrad, int V, class X, class LoadNext>
 __device__ __forceinline__ void read_exponentials(const RowPart<V>& part, int32_t label, X& x, Exponentials& others,
-                                                  float& of_label, float& sum, LoadNext load_next) {
+                                                  float& label_logit, float& sum, LoadNext load_next) {
   const auto add_to_sum = [&](const auto& a) {
     if constexpr (!kPlain) {
       for (const float v : a.v) sum += v;
@@ -56,7 +59,7 @@ __device__ __forceinline__ void read_exponentials(const RowPart<V>& part, int32_
     if constexpr (!kPlain)
       read_row(
           part, [&](int, const auto& a) { add_to_sum(a); }, x);
-    of_label = x.exchange(part, label, -INFINITY);
+    label_logit = x.exchange(part, label, -INFINITY);
     others.add_row(part, x);
     if constexpr (!kGrad) load_next();  // the next row loads during this one's reduction
   } else {
@@ -64,7 +67,7 @@ __device__ __forceinline__ void read_exponentials(const RowPart<V>& part, int32_
         part,
         [&](int place, auto a) {
           add_to_sum(a);
-          of_label += replace_label(label, place, a, -INFINITY);
+          label_logit += replace_label(label, place, a, -INFINITY);
           others.add(a.v);
         },
         x);
@@ -74,20 +77,20 @@ __device__ __forceinline__ void read_exponentials(const RowPart<V>& part, int32_
 /// Writes the gradient of a row; `scale`: that of the row's loss.
 template <bool kPlain, int V, class T, class X>
 __device__ __forceinline__ void write_logit_grad(const RowPart<V>& part, bool valid, bool counted, int32_t label,
-                                                 int64_t classes, const Exponentials& others, float power_of_label,
+                                                 int64_t classes, const Exponentials& others, float label_power,
                                                  float scale, const Targets& targets, Ref<T> dlogits, X& x) {
-  const float share = scale / (others.sum + power_of_label), of_others = -share * others.sum;
-  const float of_smoothing = kPlain ? 0.0f : scale * targets.smoothing,
-              of_each = of_smoothing / static_cast<float>(classes);
-  const float at_label = kPlain ? of_others : counted ? of_others + (of_smoothing - of_each) : 0.0f;
+  const float share = scale / (others.sum + label_power), label_share = -share * others.sum;
+  const float smoothing_scale = kPlain ? 0.0f : scale * targets.smoothing,
+              smoothing_of_class = smoothing_scale / static_cast<float>(classes);
+  const float label_grad = kPlain ? label_share : counted ? label_share + (smoothing_scale - smoothing_of_class) : 0.0f;
   write_row(
       part, valid, dlogits,
       [&](int place, auto a) {
         for (float& v : a.v) {
-          const float of_softmax = others.of(v) * share;
-          v = kPlain ? of_softmax : counted ? of_softmax - of_each : 0.0f;
+          const float softmax_grad = others.of(v) * share;
+          v = kPlain ? softmax_grad : counted ? softmax_grad - smoothing_of_class : 0.0f;
         }
-        replace_label(label, place, a, at_label);
+        replace_label(label, place, a, label_grad);
         return a;
       },
       x);
@@ -127,19 +130,19 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
           "softmax_cross_entropy: the data contains a label that is not a "
           "class of the logits");
     Exponentials others;
-    [[maybe_unused]] float mean = 0;  // of the logits; for label smoothing
-    float of_label = 0;               // taken from the thread that has it: a separate load would wait for the label
-    read_exponentials<kPlain, kInRegisters, kGrad>(part, label, x, others, of_label, mean, load_next);
-    others.combine(group, of_label);
-    if constexpr (!kPlain) mean = group.sum(mean) / static_cast<float>(rows.n);
-    if (of_label > others.top) others.raise(of_label);
-    const float off = others.exponent(of_label), power_of_label = power_of_two(off);
+    [[maybe_unused]] float mean_logit = 0;  // at first the sum of this thread's logits; for label smoothing
+    float label_logit = 0;  // taken from the thread that has it: a separate load would wait for the label
+    read_exponentials<kPlain, kInRegisters, kGrad>(part, label, x, others, label_logit, mean_logit, load_next);
+    others.combine(group, label_logit);
+    if constexpr (!kPlain) mean_logit = group.sum(mean_logit) / static_cast<float>(rows.n);
+    if (label_logit > others.top) others.raise(label_logit);
+    const float label_exponent = others.exponent(label_logit), label_power = power_of_two(label_exponent);
     if (wants_loss && valid && counted && group.lane() == 0) {
-      total += row_loss(others, of_label, off, power_of_label);
-      if constexpr (!kPlain) total += double{targets.smoothing} * (double{of_label} - mean);
+      total += row_loss(others, label_logit, label_exponent, label_power);
+      if constexpr (!kPlain) total += double{targets.smoothing} * (double{label_logit} - mean_logit);
     }
     if constexpr (kGrad)
-      write_logit_grad<kPlain>(part, valid, counted, label, rows.n, others, power_of_label, scale, targets, dlogits, x);
+      write_logit_grad<kPlain>(part, valid, counted, label, rows.n, others, label_power, scale, targets, dlogits, x);
     if constexpr (kGrad || !kInRegisters) load_next();
   });
   if (!wants_loss) return;
@@ -166,13 +169,13 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>)
   RowOperand<V, T, kInRegisters, 0> x(logits, rows, group);
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
     x.start(part);
-    const int64_t of_row = labels[row], in_part = of_row - offset;
+    const int64_t row_label = labels[row], local_label = row_label - offset;
     const bool counts = targets.counts(labels[row]);
-    if (counts && (of_row < 0 || of_row >= classes))
+    if (counts && (row_label < 0 || row_label >= classes))
       data_is_wrong("softmax_cross_entropy: the data contains a label that is not a class of the logits");
-    const bool here = counts && in_part >= 0 && in_part < rows.n;
-    const int label = here ? static_cast<int>(in_part) : rows.n;  // the place of no element
-    float of_label = 0, total = 0;
+    const bool is_local = counts && local_label >= 0 && local_label < rows.n;
+    const int label = is_local ? static_cast<int>(local_label) : rows.n;  // the place of no element
+    float label_logit = 0, total = 0;
     const auto add_to_total = [&](const auto& a) {
       if (smoothing) {
         for (const float v : a.v) total += v;
@@ -183,20 +186,20 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>)
         read_row(
             part, [&](int, const auto& a) { add_to_total(a); }, x);
       }
-      of_label = x.exchange(part, label, -INFINITY);
+      label_logit = x.exchange(part, label, -INFINITY);
     }
     Exponentials others;
     others.sum_row(group, part, x, [&](int place, auto& a) {
       add_to_total(a);
-      of_label += replace_label(label, place, a, -INFINITY);
+      label_logit += replace_label(label, place, a, -INFINITY);
     });
-    float sums[2] = {of_label, total};
+    float sums[2] = {label_logit, total};
     group.sum(sums);
     if (!valid || group.lane() != 0) return;
     float* const to = stats + (smoothing ? 4 : 3) * row;
     to[0] = others.top;
     to[1] = others.sum;
-    to[2] = here ? sums[0] : -INFINITY;
+    to[2] = is_local ? sums[0] : -INFINITY;
     if (smoothing) to[3] = sums[1];
   });
 }
@@ -212,18 +215,18 @@ struct Statistics {
 /// The statistics of a row, combined from those of all parts.
 struct RowOfParts {
   Exponentials others;
-  float of_label = -INFINITY, mean = 0, off, power_of_label;
+  float label_logit = -INFINITY, mean_logit = 0, label_exponent, label_power;
 
   __device__ RowOfParts(const Statistics& stats, int64_t row)
       : others(exponentials_of_parts(stats.memory, stats.parts, stats.rows, stats.numbers, row)) {
     for (int p = 0; p < stats.parts; ++p) {
       const float* const of_part = stats.memory + (p * stats.rows + row) * stats.numbers;
-      if (of_part[2] != -INFINITY) of_label = of_part[2];
-      if (stats.numbers > 3) mean += of_part[3] * stats.share_of_class;
+      if (of_part[2] != -INFINITY) label_logit = of_part[2];
+      if (stats.numbers > 3) mean_logit += of_part[3] * stats.share_of_class;
     }
-    if (of_label > others.top) others.raise(of_label);
-    off = others.exponent(of_label);
-    power_of_label = power_of_two(off);
+    if (label_logit > others.top) others.raise(label_logit);
+    label_exponent = others.exponent(label_logit);
+    label_power = power_of_two(label_exponent);
   }
 };
 
@@ -240,8 +243,8 @@ __global__ void __launch_bounds__(kApplyThreads)
   for (int64_t row = static_cast<int64_t>(blockIdx.x) * kApplyThreads + threadIdx.x; row < stats.rows; row += step) {
     if (!targets.counts(labels[row])) continue;
     const RowOfParts all(stats, row);
-    total += row_loss(all.others, all.of_label, all.off, all.power_of_label);
-    if (targets.smoothing != 0) total += double{targets.smoothing} * (double{all.of_label} - all.mean);
+    total += row_loss(all.others, all.label_logit, all.label_exponent, all.label_power);
+    if (targets.smoothing != 0) total += double{targets.smoothing} * (double{all.label_logit} - all.mean_logit);
   }
   total = sum_of_group(total, kApplyThreads);
   if (gridDim.x > 1) {
@@ -262,22 +265,22 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kRowBlocks<V, kI
   RowGroup group(rows.group);
   RowOperand<V, T, kInRegisters> x(logits, rows, group);
   scale *= targets.weight(scalars) * scalars->loss_scale;
-  const float of_smoothing = scale * targets.smoothing, of_each = of_smoothing * stats.share_of_class;
+  const float smoothing_scale = scale * targets.smoothing, smoothing_of_class = smoothing_scale * stats.share_of_class;
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
     x.start(part);
-    const int64_t in_part = labels[row] - offset;
+    const int64_t local_label = labels[row] - offset;
     const bool counts = targets.counts(labels[row]);
-    const int label = in_part >= 0 && in_part < rows.n ? static_cast<int>(in_part) : rows.n;
+    const int label = local_label >= 0 && local_label < rows.n ? static_cast<int>(local_label) : rows.n;
     const RowOfParts all(stats, row);
-    const float share = scale / (all.others.sum + all.power_of_label);
-    const float at_label = counts ? of_smoothing - of_each - share * all.others.sum : 0.0f;
+    const float share = scale / (all.others.sum + all.label_power);
+    const float label_grad = counts ? smoothing_scale - smoothing_of_class - share * all.others.sum : 0.0f;
     read_row(
         part, [](int, const auto&) {}, x);
     write_row(
         part, valid, dlogits,
         [&](int place, auto a) {
-          for (float& v : a.v) v = counts ? all.others.of(v) * share - of_each : 0.0f;
-          replace_label(label, place, a, at_label);
+          for (float& v : a.v) v = counts ? all.others.of(v) * share - smoothing_of_class : 0.0f;
+          replace_label(label, place, a, label_grad);
           return a;
         },
         x);

@@ -44,7 +44,7 @@ NcclCommunicator::NcclCommunicator(const Program& program, Communicator& ranks, 
   const int num_ranks = ranks.num_ranks();
   Opening opening{nccl_, device, program.rank, num_ranks, agree_on_id(), {}};
   opening.splits = split_rounds(gather_groups(groups_of(program, num_ranks), ranks));
-  phase_met_others(start_up, "connect");
+  phase_ended_together(start_up, "connect");
   std::packaged_task<Opened()> task(std::move(opening));
   opening_ = task.get_future();
   std::thread(std::move(task)).detach();
@@ -58,9 +58,9 @@ void NcclCommunicator::connect(StartUpClock* start_up) {
   Opened opened = opening_.get();
   world_ = opened.world;
   comms_ = std::move(opened.groups);
-  if (start_up != nullptr) start_up->had_beside(opened.start_up);
+  if (start_up != nullptr) start_up->add_concurrent(opened.start_up);
   connect_channels();
-  phase_met_others(start_up, "NCCL");
+  phase_ended_together(start_up, "NCCL");
 }
 
 /// Does not call ncclCommDestroy, because that is collective over all ranks.
@@ -89,9 +89,9 @@ NcclCommunicator::Opened NcclCommunicator::Opening::operator()() const {
   cuda_check(cudaSetDevice(device), "cudaSetDevice");
   opened.start_up.ended("CUDA");
   opened.world = world();
-  opened.start_up.met_others("NCCL world");
+  opened.start_up.ended_together("NCCL world");
   for (const std::vector<NcclGroup>& groups : splits) split(opened.world, groups, opened);
-  if (!splits.empty()) opened.start_up.met_others("NCCL groups");
+  if (!splits.empty()) opened.start_up.ended_together("NCCL groups");
   return opened;
 }
 

@@ -120,7 +120,7 @@ CpuExecutor::CpuExecutor(const Program& program, Communicator& comm, const Execu
   if (!is_filled) comm_.register_arena(arena_.data(), static_cast<int64_t>(arena_.size()));
   phase_ended(options_.start_up, "memory");
   open_groups();
-  phase_met_others(options_.start_up, "connect");
+  phase_ended_together(options_.start_up, "connect");
   cpu::start_workers(options.threads);
   bound_.reserve(program.instructions.size());
   for (const Instruction& instruction : program.instructions) {

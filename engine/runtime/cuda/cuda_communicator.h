@@ -26,7 +26,7 @@ class CudaCommunicator {
     nccl_.connect(start_up);
     if (!copies) return;
     copies_ = std::make_unique<CopyEngines>(program_, ranks_, device_, arena);
-    phase_met_others(start_up, "copy engines");
+    phase_ended_together(start_up, "copy engines");
   }
 
   /// One of the program's collectives; `move` is as from bind_move(), or has a smaller count. Safe while capturing.

@@ -23,7 +23,7 @@ void require_kernels_for_device() {
   cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
   throw EnvError("this trainctl has no kernels for " + std::string(properties.name) + " (compute capability " +
                  std::to_string(properties.major) + "." + std::to_string(properties.minor) +
-                 "): install a package of trainctl, which has kernels for every card from Ampere on, or build trainctl "
+                 "): install a package of trainctl, which has kernels for Ampere and later, or build trainctl "
                  "on a machine with such a card");
 }
 

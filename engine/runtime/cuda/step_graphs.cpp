@@ -46,7 +46,7 @@ bool StepGraphs::launch(const GraphExec& graph) const {
 /// Returns null if the step cannot be captured; it is then enqueued again each time.
 GraphExec StepGraphs::capture(const StepProgram::Issue& how, int steps) {
   options_.settle();  // capturing may wait for the device while holding a lock that ranks of one process share
-  phase_met_others(options_.start_up, "step");
+  phase_ended_together(options_.start_up, "step");
   try {
     StepProgram::Issue capturing = how;
     capturing.capturing = true;

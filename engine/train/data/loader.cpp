@@ -349,7 +349,7 @@ std::optional<Loader::Ahead> Loader::look_ahead() {
 const std::byte* Loader::next_step() {
   const Clock::time_point start = Clock::now();
   std::unique_lock lock(mutex_);
-  check(taken_ < options_.num_steps, "take() is called more often than num_steps");
+  check(taken_ < options_.num_steps, "next_step() is called more often than num_steps");
   check(taken_ - released_ < options_.batches_in_use, "more batches are in use than there are slots");
   const int64_t wanted = taken_;
   const auto is_full = [&] { return opened_ > wanted ? batch_at(wanted).is_full : has_ended_; };

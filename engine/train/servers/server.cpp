@@ -490,7 +490,7 @@ void AsyncServer::apply(Worker& worker) {
   update_tables(worker, scalars);
   ++updates_;
   if (updates_ == first_update_ + 1) {
-    start_up_.met_others("step");
+    start_up_.ended_together("step");
     start_up_.stop();
     observer_.on_first_update(start_up_);
   }

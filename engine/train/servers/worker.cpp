@@ -182,7 +182,7 @@ StepReport AsyncWorker::report_of(int64_t step) const {
 
 void AsyncWorker::report_step(StepReport report) {
   if (++result_.steps == 1) {
-    start_up_.met_others("step");
+    start_up_.ended_together("step");
     start_up_.stop();
     for (TrainObserver* observer : observers_) observer->on_first_step(start_up_);
   }

@@ -362,7 +362,7 @@ StepReport Trainer::report_of(int64_t step) const {
 }
 
 void Trainer::finish_start_up() {
-  start_up_.met_others("step");
+  start_up_.ended_together("step");
   start_up_.stop();
   for (TrainObserver* observer : observers_.all()) observer->on_first_step(start_up_);
 }
