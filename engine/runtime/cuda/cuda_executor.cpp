@@ -18,7 +18,6 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
-#include "engine/ops/small_step/cluster_limits_cuda.h"
 #include "engine/runtime/cuda/cuda_executor_class.h"
 #include "engine/runtime/cuda/devices.h"
 #include "engine/runtime/cuda/initial_weights_cuda.h"
@@ -55,21 +54,6 @@ std::array<int32_t, kCount> least_of_all(Communicator& ranks, const std::array<i
   std::array<int32_t, kCount> least = mine;
   for (const std::array<int32_t, kCount>& of_rank : found)
     for (size_t i = 0; i < kCount; ++i) least[i] = std::min(least[i], of_rank[i]);
-  return least;
-}
-
-/// The minimum over the current device and `others`.
-ClusterCounts clusters_of_all(const std::vector<int>& others) {
-  ClusterCounts least = count_clusters();
-  if (others.empty()) return least;
-  int current = 0;
-  cuda_check(cudaGetDevice(&current), "cudaGetDevice");
-  for (const int device : others) {
-    cuda_check(cudaSetDevice(device), "cudaSetDevice");
-    const ClusterCounts counts = count_clusters();
-    for (size_t i = 0; i < least.size(); ++i) least[i] = std::min(least[i], counts[i]);
-  }
-  cuda_check(cudaSetDevice(current), "cudaSetDevice");
   return least;
 }
 
@@ -113,7 +97,7 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   graphs_ = std::make_unique<StepGraphs>(*step_, *watchdog_, std::move(graphs));
 }
 
-/// Options of graphs on which all ranks agree; agrees on limits of clusters too. Collective if the rank has peers.
+/// Options of graphs on which all ranks agree. Collective if the rank has peers.
 StepGraphs::Options CudaExecutor::graph_options() {
   int at_once = steps_of_graph(slots_, program_);
   // If a rank captured a step that another one issues, its host could wait for that rank's host, which waits for it.
@@ -122,9 +106,6 @@ StepGraphs::Options CudaExecutor::graph_options() {
     const auto least = least_of_all(ranks_, std::array<int32_t, 2>{at_once, can_capture ? 1 : 0});
     at_once = least[0];
     can_capture = least[1] == 1;
-    limit_clusters(least_of_all(ranks_, clusters_of_all(cuda_.alike)));
-  } else if (!cuda_.alike.empty()) {
-    limit_clusters(clusters_of_all(cuda_.alike));
   }
   StepGraphs::Options graphs;
   graphs.in_use = cuda_.graph && !launches_block() && options_.replays == nullptr && can_capture;
