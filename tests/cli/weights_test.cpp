@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -234,7 +235,8 @@ TEST_CASE("errors in a map show its line, of a file or of the program") {
   const CommandResult unknown = job.exported("1", "a.safetensors", {"--map", "gpt3"});
   CHECK(unknown.exit_code == kExitSpec);
   CHECK(contains(unknown.err, "unknown name map 'gpt3'"));
-  CHECK(contains(unknown.err, "maps: bert, deepseek, gemma, gpt2, gpt_oss, llama, mixtral, phi3, qwen3_moe, resnet50, vit"));
+  CHECK(contains(unknown.err,
+                 "maps: bert, deepseek, gemma, gpt2, gpt_oss, llama, mixtral, phi3, qwen3_moe, resnet50, vit"));
 }
 
 TEST_CASE("a safetensors file is recognized whatever the length of its header, and a pickle is refused by name") {
@@ -257,6 +259,27 @@ TEST_CASE("a safetensors file is recognized whatever the length of its header, a
                          doctest::Contains("is a PyTorch pickle"), EnvError);
 }
 
+TEST_CASE("a folder without safetensors weights is an error that states what it contains instead") {
+  const Scratch scratch;
+  const auto refused_with = [&](const std::string& file) {
+    const std::string folder = scratch.path() + "/" + file;
+    std::filesystem::create_directory(folder);
+    std::ofstream(folder + "/" + file) << "x";
+    try {
+      WeightFiles files(folder);
+    } catch (const EnvError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  for (const char* pickle : {"pytorch_model.bin", "pytorch_model-00001-of-00002.bin"}) {
+    CAPTURE(pickle);
+    CHECK(contains(refused_with(pickle), "convert them to safetensors"));
+  }
+  CHECK(contains(refused_with("adapter_model.safetensors"), "adapters.lora.from"));
+  CHECK(contains(refused_with("config.json"), "contains neither model.safetensors nor"));
+}
+
 TEST_CASE("an f64 weight that f32 cannot represent is an error that names the tensor and the element") {
   const Scratch scratch;
   const std::string header = R"({"w":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}})";
@@ -267,4 +290,57 @@ TEST_CASE("an f64 weight that f32 cannot represent is an error that names the te
                                         << std::string(reinterpret_cast<const char*>(values_of_file), 16);
   CHECK_THROWS_WITH_AS(values(WeightFiles(path), "w"),
                        doctest::Contains("tensor 'w': element 1 is 1e+39, which is too large for f32"), EnvError);
+}
+
+TEST_CASE("a mixture that was not imported is exported as a model folder, unless its config.json would be another's") {
+  const Scratch scratch;
+  const auto command = [&](const Words& words) { return trainctl_command(scratch.path(), words); };
+  const auto exported = [&](const std::string& text, const Words& more) {
+    std::ofstream(scratch.path() + "/job.yaml") << text;
+    Words words = {"run",
+                   "job.yaml",
+                   "vars={layers: 2, heads: 4, kv_heads: 2, d: 16, hidden: 12, experts: 4, top_k: 2, length: 8, "
+                   "vocab: 32}",
+                   "precision=fp32",
+                   "launch.device=cpu",
+                   "dataset.batch=4",
+                   "train.steps=1",
+                   "launch.log_dir=logs"};
+    words.insert(words.end(), more.begin(), more.end());
+    std::filesystem::remove_all(scratch.path() + "/logs");
+    std::filesystem::remove_all(scratch.path() + "/model");
+    const CommandResult run = command(words);
+    INFO(run.err);
+    REQUIRE(run.exit_code == kExitDone);
+    return command({"checkpoint", "export", "logs/1", "--map", "auto", "-o", "model"});
+  };
+  const std::string moe =
+      std::string(std::find_if(job_templates().begin(), job_templates().end(), [](const JobTemplate& t) {
+                    return t.name == "moe";
+                  })->text);
+  const CommandResult done = exported(moe, {"launch.ranks=2", "parallel.expert=2"});
+  INFO(done.err);
+  CHECK(done.exit_code == kExitDone);
+  CHECK(contains(slurp(scratch.path() + "/model/config.json"), "MixtralForCausalLM"));
+  const std::string causal = "causal: true";
+  for (const auto& [field, reason] : {std::pair("causal: true, softcap: 2.0", "a softcap of scores"),
+                                      std::pair("causal: true, scale: 0.3", "a scale of scores"),
+                                      std::pair("causal: false", "attention that is not causal"),
+                                      std::pair("causal: true, packing: qkv", "packing: qkv")}) {
+    std::string text = moe;
+    text.replace(text.find(causal), causal.size(), field);
+    const CommandResult refused = exported(text, {});
+    CHECK(refused.exit_code == kExitSpec);
+    CHECK_MESSAGE(contains(refused.err, reason), refused.err);
+  }
+  const std::string repeated = "{module: block, name: h, repeat: \"${layers}\"}";
+  std::string text = moe;
+  const std::string block = text.substr(text.find("  block:\n"), text.find("\nnetwork:") - text.find("  block:\n"));
+  std::string other = block;
+  other.replace(0, 8, "  other:");
+  other.replace(other.find("top_k: \"${top_k}\""), 17, "top_k: 1");
+  text.replace(text.find(repeated), repeated.size(), "{module: block, name: h.0}\n  - {module: other, name: h.1}");
+  text.insert(text.find("\nnetwork:"), other);
+  const CommandResult differs = exported(text, {});
+  CHECK_MESSAGE(contains(differs.err, "blocks that differ: h.0.moe and block 1"), differs.err);
 }
