@@ -75,14 +75,14 @@ void report_documents(const DatasetSpec& spec, const std::string& title) {
   const auto share = [](int64_t part, int64_t of) {
     return fmt::format("{:.1f} %", of > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(of) : 0.0);
   };
-  std::cout << fmt::format("{}{} documents in {} rows of {}\n", title, with_commas(found.documents),
-                           with_commas(found.rows), with_commas(spec.length));
+  std::cout << fmt::format("{}{} in {} of {}\n", title, plural(found.documents, "document"), plural(found.rows, "row"),
+                           with_commas(spec.length));
   std::cout << fmt::format("  {} of {} positions are trained ({})\n", with_commas(found.trained),
                            with_commas(found.positions), share(found.trained, found.positions));
   if (found.truncated > 0)
-    std::cout << fmt::format(
-        "  {} documents are longer than a row and truncated; increase dataset.length to keep them\n",
-        with_commas(found.truncated));
+    std::cout << fmt::format("  {} longer than a row and truncated; increase dataset.length to keep {}\n",
+                             plural(found.truncated, "document") + (found.truncated == 1 ? " is" : " are"),
+                             found.truncated == 1 ? "it" : "them");
   if (found.untrained > 0)
     std::cout << fmt::format("  {} document{} train{} nothing; first: {}\n", with_commas(found.untrained),
                              found.untrained == 1 ? "" : "s", found.untrained == 1 ? "s" : "",

@@ -22,6 +22,7 @@
 #include "cli/run/launch/workload.h"
 #include "cli/watch_files.h"
 #include "engine/base/error.h"
+#include "engine/base/text.h"
 #include "engine/model_folder/generation_config.h"
 
 namespace trainctl {
@@ -95,6 +96,10 @@ SamplingSettings sampling_of(const GenerateArguments& options, const GenerationC
 GenerationRequest generation_request_of(const GenerateArguments& options, const JobSpec& spec) {
   const std::string folder = model_folder_of(spec);
   const GenerationConfig config = folder.empty() ? GenerationConfig{} : read_generation_config(folder);
+  if (!config.ignored.empty())
+    std::cerr << "note: " << folder
+              << "/generation_config.json has fields that trainctl does not apply: " << join(config.ignored)
+              << std::endl;
   GenerationRequest request;
   request.tokenizer = tokenizer_of(spec, options.tokenizer, folder);
   request.max_tokens = options.max_tokens;

@@ -58,9 +58,9 @@ int train_tokenizer(const TrainTokenizerArguments& options) {
   constexpr size_t kAtOnce = size_t{8} << 20;
   for (auto documents = reader.read(kAtOnce); !documents.empty(); documents = reader.read(kAtOnce)) {
     for (RawDocument& document : documents) {
-      const std::string where = document.where, text = text_of(std::move(document), options.documents.field);
+      const std::string where = document.where;
       try {
-        training.add(text);
+        training.add(text_of(std::move(document), options.documents.field, "--field"));
       } catch (const EnvError& error) {
         throw EnvError(where + ": " + error.what());
       }

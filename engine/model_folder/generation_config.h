@@ -14,6 +14,7 @@ struct GenerationConfig {
   bool do_sample = false;
   std::optional<double> temperature, top_p, repetition_penalty;
   std::optional<int64_t> top_k;
+  std::vector<std::string> ignored;  ///< fields that would change texts, but that trainctl does not apply
 };
 
 /// A folder without the files gives an empty result. Throws EnvError for a file that is not JSON, or a value of another

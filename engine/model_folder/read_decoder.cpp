@@ -82,7 +82,8 @@ std::string read_rotary(const ModelConfig& config, int64_t head_dim, const std::
     add_scaling(fields, type);
   else if (type != "default")
     config.refuse(path == "rope_scaling." ? "rope_scaling" : "rope_parameters",
-                  "supported types: default, linear, llama3, yarn, longrope");
+                  type == "dynamic" ? "up to max_position_embeddings it has no effect: remove it from config.json"
+                                    : "supported types: default, linear, llama3, yarn, longrope");
   for (const std::string& name : scaling.unknown()) scaling.refuse(name);
   const std::string text = fields.line.text();
   return text.substr(text.find(", base"), text.size() - text.find(", base") - 1);

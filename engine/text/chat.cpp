@@ -20,13 +20,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 using Range = jinja::Rendered::Range;
 
-size_t common_prefix(std::string_view a, std::string_view b) {
-  const auto [end, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
-  auto at = static_cast<size_t>(end - a.begin());
-  while (at > 0 && at < b.size() && (static_cast<unsigned char>(b[at]) & 0xC0) == 0x80) --at;  // a whole character
-  return at;
-}
-
 /// The text with which a message ends: what follows its content if it is the last one and if it is not, without a part
 /// of a special token such as <|end|> or [INST].
 std::string end_of_turn(std::string_view of_last, std::string_view of_other) {
@@ -94,6 +87,13 @@ Json read_tokenizer_config(const fs::path& folder) {
 
 }  // namespace
 
+size_t common_prefix(std::string_view a, std::string_view b) {
+  const auto [end, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  auto at = static_cast<size_t>(end - a.begin());
+  while (at > 0 && at < b.size() && (static_cast<unsigned char>(b[at]) & 0xC0) == 0x80) --at;  // a whole character
+  return at;
+}
+
 std::string special_token_of(const std::string& tokenizer, const char* key) {
   return token_text(read_tokenizer_config(folder_of_tokenizer(tokenizer)), key);
 }
@@ -128,9 +128,33 @@ ChatTemplate ChatTemplate::open(const std::string& tokenizer) {
   }
 }
 
+namespace {
+
+/// Templates render a field that a message lacks as an empty text, so that a wrong format would not be noticed.
+void require_roles(const Json& messages) {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const Json& message = messages[i];
+    if (message.is_object() && message.contains("role") && message["role"].is_string()) continue;
+    const bool is_shared = message.is_object() && message.contains("from") && message.contains("value");
+    throw EnvError(fmt::format("message {} has no role; a message is {{\"role\": \"user\", \"content\": \"…\"}}{}",
+                               i + 1,
+                               is_shared ? ", so rename from and value, human and gpt (ShareGPT) to role and content, "
+                                           "user and assistant"
+                                         : ""));
+  }
+}
+
+}  // namespace
+
 jinja::Rendered ChatTemplate::run(const Json& context, bool add_generation_prompt) const {
+  if (const auto messages = context.find("messages"); messages != context.end()) require_roles(*messages);
   Json all = variables_;
   all.update(context);
+  if (const auto tools = all.find("tools"); tools != all.end() && tools->is_string()) {  // as many data sets store them
+    Json list = Json::parse(tools->get<std::string>(), nullptr, false);
+    if (!list.is_array()) throw EnvError("tools is a text, but not a list in JSON");
+    *tools = std::move(list);
+  }
   all["add_generation_prompt"] = add_generation_prompt;
   return template_.render(jinja::Value::from(all).dict());
 }

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/text/jinja/render.h"
@@ -44,6 +45,9 @@ class ChatTemplate {
   jinja::Template template_;
   nlohmann::ordered_json variables_;
 };
+
+/// The number of bytes of the characters that both texts begin with.
+size_t common_prefix(std::string_view a, std::string_view b);
 
 /// The text of bos_token, eos_token, pad_token or unk_token in the tokenizer_config.json of a tokenizer's folder; empty
 /// if there is none.

@@ -157,6 +157,12 @@ std::string find_tokenizer_file(const std::string& path) {
   constexpr const char* kNames[] = {"tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"};
   for (const char* name : kNames)
     if (const fs::path file = fs::path(path) / name; fs::exists(file)) return file.string();
+  for (const char* old : {"vocab.json", "vocab.txt", "tiktoken.model", "tekken.json"})
+    if (fs::exists(fs::path(path) / old))
+      throw EnvError(
+          path + ": has " + old +
+          ", but no tokenizer.json, which transformers makes of it:\n  python3 -c 'import sys, transformers; "
+          "transformers.AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])' FOLDER");
   throw EnvError(path +
                  ": has neither tokenizer.json nor tokenizer.model, spiece.model or sentencepiece.bpe.model; name "
                  "the file, or make one with `trainctl data train-tokenizer`");

@@ -62,7 +62,7 @@ TEST_CASE("data tokens names input that it cannot tokenize") {
   };
   write_document(scratch, "bad.jsonl", "{\"text\": \"a\"}\n{\"txt\": 1}\n");
   CHECK(error({"data", "tokens", "bad.jsonl", "--tokenizer", "tok", "-o", "x.bin"})
-            .find("bad.jsonl:2: has no text in the field 'text'; choose another with --field") != std::string::npos);
+            .find("bad.jsonl:2: has no text in the field 'text'; name another with --field") != std::string::npos);
   write_document(scratch, "latin.txt", "\xe9t\xe9\n");
   CHECK(error({"data", "tokens", "latin.txt", "--tokenizer", "tok", "-o", "x.bin"})
             .find("latin.txt: byte 0 is not UTF-8") != std::string::npos);

@@ -259,6 +259,27 @@ TEST_CASE("a safetensors file is recognized whatever the length of its header, a
                          doctest::Contains("is a PyTorch pickle"), EnvError);
 }
 
+TEST_CASE("a folder without safetensors weights is an error that states what it contains instead") {
+  const Scratch scratch;
+  const auto refused_with = [&](const std::string& file) {
+    const std::string folder = scratch.path() + "/" + file;
+    std::filesystem::create_directory(folder);
+    std::ofstream(folder + "/" + file) << "x";
+    try {
+      WeightFiles files(folder);
+    } catch (const EnvError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  for (const char* pickle : {"pytorch_model.bin", "pytorch_model-00001-of-00002.bin"}) {
+    CAPTURE(pickle);
+    CHECK(contains(refused_with(pickle), "convert them to safetensors"));
+  }
+  CHECK(contains(refused_with("adapter_model.safetensors"), "adapters.lora.from"));
+  CHECK(contains(refused_with("config.json"), "contains neither model.safetensors nor"));
+}
+
 TEST_CASE("an f64 weight that f32 cannot represent is an error that names the tensor and the element") {
   const Scratch scratch;
   const std::string header = R"({"w":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}})";

@@ -375,7 +375,7 @@ def refused(folder):
     assert "unknown model_type 'lama'" in init(2, model_type="lama")
     assert "did you mean" in init(2, model_type="lama")
     said = init(2, rope_parameters=None, rope_scaling={"type": "dynamic", "factor": 2.0})
-    assert "rope_scaling: {type: dynamic, factor: 2.0} is not supported" in said, said
+    assert "rope_scaling: {type: dynamic, factor: 2.0} is not supported" in said and "it has no effect" in said, said
     assert "hidden_act: mish is not supported" in init(2, hidden_act="mish")
     assert "num_hidden_layers: many is not an integer" in init(2, num_hidden_layers="many")
     assert "quantization_config" in init(2, quantization_config={"bits": 4})

@@ -447,7 +447,7 @@ TEST_CASE("search: a plan whose trial has a fault is not chosen, even if only th
         return {.fault = "its stages would deadlock"};
       return {.seconds = has_stages ? 0.5 : 1.0, .memory = 1, .of_all_ranks = ranks == TriedRanks::all};
     };
-    return find_plan(spec, job.data.shapes, job.cost, 0, try_plan);
+    return find_plan(spec, job.data.shapes, job.cost, {}, try_plan);
   };
   for (const TriedRanks faulty : {TriedRanks::one_per_stage, TriedRanks::all}) {
     const FoundPlan plan = search_with(faulty, {});

@@ -426,7 +426,8 @@ SNIPPETS = ["{{ [1, 2.5, 'a\\'b', none, true, {'k': [1]}] }}", "{{ {'b': 1, 'a':
             "{% macro m(a, b='B') %}[{{ a }}{{ b }}]{% endmacro %}{{ m(1) }}{{ m(1, 2) }}{{ m(b=3, a=4) }}{{ m('x') | length }}", "{{ '%s' }} {{ \"tab\\tq\\\"\" }} {{ '\\u00e9\\x41' }}",
             "{{ undefined_thing.attribute }}", "{{ 1 + 'a' }}", "{{ messages[99].role }}", "{{ [1, 2] | join(', ') }} {{ 'abc' | list }} {{ 'abc' | length }} {{ 'b' ~ 1 ~ none }}", "{{ raise_exception('no') }}",
             "{%- set ns = namespace(x=1) -%}{% for i in range(3) %}{% set ns.x = ns.x * 2 %}{% endfor %}{{ ns.x }}", "{{ -3 | abs }} {{ 'ß'.upper() }} {{ 'a' < 'b' }} {{ [1] == [1.0] }} {{ true == 1 }}",
-            "{% if messages %}x{% elif true %}y{% else %}z{% endif %}{% if not messages %}x{% elif false %}y{% else %}z{% endif %}", "{{ messages[0]['content'] | tojson }} {{ messages[-1].role }} {{ messages | length > 1 }}"]
+            "{% if messages %}x{% elif true %}y{% else %}z{% endif %}{% if not messages %}x{% elif false %}y{% else %}z{% endif %}", "{{ messages[0]['content'] | tojson }} {{ messages[-1].role }} {{ messages | length > 1 }}",
+            "{{ 2.675 | round(2) }} {{ 7 | round }} {{ 2.5 | round }} {{ 1250 | round(-2) }} {{ 7 | round(0, 'ceil') }} {{ 2.25 | round(1, 'floor') }}"]
 
 REFUSED = [("{% include 'x' %}", "include"), ("{% extends 'x' %}", "extends"), ("{% call x() %}{% endcall %}", "call"), ("{{ 1 | filesizeformat }}", "filesizeformat"),
            ("{{ 1 is escaped }}", "escaped"), ("{% block a %}{% endblock %}", "block"), ("{{ 'a'.encode('x') }}", "encode"), ("{{ lipsum(1) }}", "lipsum"),

@@ -276,10 +276,52 @@ TEST_CASE("errors of documents name the file and the line") {
   DatasetSpec other = spec;
   other.tokenizer = folder.path() + "/none";
   CHECK(document_error([&] { DocumentSet none(other); }).starts_with("dataset.tokenizer: "));
+  const ScratchFolder old_files;
+  write_document_file(old_files.path() + "/vocab.json", "{}");
+  other.tokenizer = old_files.path();
+  CHECK(document_error([&] { DocumentSet none(other); }).find("has vocab.json, but no tokenizer.json") !=
+        std::string::npos);
   other = spec;
   other.paths = {folder.path() + "/talks.parquet"};
   write_document_file(folder.path() + "/talks.parquet", "PAR1");
   CHECK(document_error([&] { DocumentSet parquet(other); }).find("Parquet") != std::string::npos);
+}
+
+TEST_CASE("a field is found by its name, or by the names of the objects that it is in") {
+  ScratchFolder folder;
+  write_tokenizer(folder.path(), kPlainTemplate);
+  const std::string hi = "[" + chat_message("user", "Hi") + "]", bye = "[" + chat_message("user", "Bye") + "]";
+  write_document_file(folder.path() + "/talks.jsonl",
+                      R"({"sample": {"talk": )" + hi + R"(}, "messages": [], "text": "out", "meta": {"text": "in"}})" +
+                          "\n" + R"({"sample.talk": )" + bye + R"(, "meta.text": "dotted"})" + "\n");
+  DatasetSpec spec = talk_set(folder.path(), 40);
+  spec.json_field = "sample.talk";
+  const DocumentSet set(spec);
+  CHECK(trained_part(folder.path(), document_row(set, 0)).find("Hi<|end|>") != std::string::npos);
+  CHECK(trained_part(folder.path(), document_row(set, 1)).find("Bye<|end|>") != std::string::npos);
+  spec.type = "text";
+  spec.json_field = "meta.text";
+  const DocumentSet texts(spec);
+  CHECK(trained_part(folder.path(), document_row(texts, 0)) == "n");
+  CHECK(trained_part(folder.path(), document_row(texts, 1)) == "otted");
+  spec.json_field = "meta.none";
+  CHECK(document_error([&] {
+          DocumentSet none(spec);
+        }).ends_with("talks.jsonl:1: has no text in the field 'meta.none'; name another with dataset.field"));
+}
+
+TEST_CASE("a message without a role is an error, which explains messages of ShareGPT") {
+  ScratchFolder folder;
+  write_tokenizer(folder.path(), kPlainTemplate);
+  const DatasetSpec spec = talk_set(folder.path(), 40);
+  const auto error_of = [&](const std::string& second) {
+    write_document_file(folder.path() + "/talks.jsonl",
+                        R"({"messages": [)" + chat_message("user", "Hi") + "," + second + "]}\n");
+    return document_error([&] { DocumentSet set(spec); });
+  };
+  CHECK(error_of(R"({"content": "Yes"})").find("talks.jsonl:1: message 2 has no role") != std::string::npos);
+  CHECK(error_of(R"("Yes")").find("message 2 has no role") != std::string::npos);
+  CHECK(error_of(R"({"from": "gpt", "value": "Yes"})").find("rename from and value") != std::string::npos);
 }
 
 namespace {

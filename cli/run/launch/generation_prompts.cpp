@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
@@ -21,18 +22,20 @@ namespace {
 
 using PromptJson = nlohmann::ordered_json;
 
-/// A prompt as the user gives it: a text, or the messages of a conversation.
+/// A prompt as the user gives it: a text, or a conversation.
 struct Prompt {
   std::string text;
-  PromptJson messages;
+  PromptJson context;  ///< `messages` and other variables of the chat template, such as `tools`; null for a text
+
+  bool is_talk() const { return !context.is_null(); }
 };
 
 Prompt prompt_of_line(const std::string& line, const std::string& where) {
   const PromptJson json = PromptJson::parse(line, nullptr, false);
   if (!json.is_object()) throw EnvError(where + " is not a JSON object");
   if (const auto text = json.find("prompt"); text != json.end() && text->is_string()) return {*text, {}};
-  if (const auto messages = json.find("messages"); messages != json.end() && messages->is_array())
-    return {"", *messages};
+  if (const auto messages = json.find("messages"); messages != json.end() && messages->is_array() && !messages->empty())
+    return {"", json};
   throw EnvError(where + " has neither a text `prompt` nor a list `messages`");
 }
 
@@ -46,6 +49,7 @@ std::vector<Prompt> read_prompts(const std::string& file) {
   std::vector<Prompt> prompts;
   std::string line;
   for (int number = 1; std::getline(in, line); ++number) {
+    if (line.ends_with('\r')) line.pop_back();
     if (line.empty()) continue;
     const std::string where = file + ":" + std::to_string(number);
     prompts.push_back(file.ends_with(".jsonl") ? prompt_of_line(line, where) : Prompt{line, {}});
@@ -55,8 +59,9 @@ std::vector<Prompt> read_prompts(const std::string& file) {
 
 /// The text of the last message.
 std::string shown_text(const Prompt& prompt) {
-  if (prompt.messages.empty()) return prompt.text;
-  const PromptJson& content = prompt.messages.back().value("content", PromptJson(""));
+  if (!prompt.is_talk()) return prompt.text;
+  const PromptJson& last = prompt.context["messages"].back();
+  const PromptJson content = last.is_object() ? last.value("content", PromptJson("")) : last;
   return content.is_string() ? content.get<std::string>() : content.dump();
 }
 
@@ -72,8 +77,7 @@ class PromptTokens {
   }
 
   std::vector<int32_t> of(const Prompt& prompt) const {
-    if (!prompt.messages.empty() && !options_.chat)
-      throw SpecError({}, "--prompts", "it has conversations", "add --chat");
+    if (prompt.is_talk() && !options_.chat) throw SpecError({}, "--prompts", "it has conversations", "add --chat");
     if (options_.chat) return tokenizer_->encode(template_->render(context_of(prompt), true), false);
     if (tokenizer_) return tokenizer_->encode(prompt.text);
     std::vector<int32_t> bytes;
@@ -111,9 +115,12 @@ class PromptTokens {
   PromptJson context_of(const Prompt& prompt) const {
     PromptJson messages = PromptJson::array();
     if (!options_.system.empty()) messages.push_back({{"role", "system"}, {"content", options_.system}});
-    if (prompt.messages.empty()) messages.push_back({{"role", "user"}, {"content", prompt.text}});
-    for (const PromptJson& message : prompt.messages) messages.push_back(message);
-    return {{"messages", messages}};
+    if (!prompt.is_talk()) messages.push_back({{"role", "user"}, {"content", prompt.text}});
+    PromptJson context = prompt.is_talk() ? prompt.context : PromptJson::object();
+    if (prompt.is_talk())
+      for (const PromptJson& message : context["messages"]) messages.push_back(message);
+    context["messages"] = std::move(messages);
+    return context;
   }
 
   const PromptOptions& options_;
@@ -140,8 +147,7 @@ void add_prompts(PromptOptions options, GenerationRequest& request) {
   if (!options.file.empty())
     for (Prompt& prompt : read_prompts(options.file)) prompts.push_back(std::move(prompt));
   if (prompts.empty()) throw SpecError({}, "PROMPT", "there is no prompt", "give one, or a file with --prompts");
-  const auto is_talk = [](const Prompt& prompt) { return !prompt.messages.empty(); };
-  if (options.may_chat && std::any_of(prompts.begin(), prompts.end(), is_talk)) options.chat = true;
+  if (options.may_chat && std::ranges::any_of(prompts, &Prompt::is_talk)) options.chat = true;
   const PromptTokens tokens(options, request);
   for (const Prompt& prompt : prompts) {
     request.prompts.push_back({shown_text(prompt), tokens.of(prompt)});

@@ -1,4 +1,14 @@
-// parallel.context_method: how the ranks that share the rows of a sequence let attention see all keys and values.
+// Chooses parallel.context_method: how the ranks that share the rows of a sequence let attention see all keys and
+// values.
+//
+//   gather    every rank gathers all keys and values
+//   ring      blocks of keys and values pass from rank to rank; each rank merges attention over one block after another
+//   ulysses   an all_to_all exchanges rows for heads; each rank computes attention of some heads over all rows
+//
+// A graph, a mesh and a cost model enter. For each layer of attention, `Exchange` has the bytes and the seconds of one
+// rank, and gather(), ring() and ulysses() add the seconds that the method costs in addition to the attention itself.
+// The method with the fewest seconds is chosen unless the job names one. ulysses is possible only if the ranks divide
+// the heads.
 #include "engine/plan/traffic/context_method.h"
 
 #include <fmt/format.h>

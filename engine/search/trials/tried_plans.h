@@ -39,6 +39,8 @@ class TriedPlans {
   /// Returns the plans, the best first, which has been tried in full; sets `order` to the indices at which they were
   /// added.
   std::vector<TriedPlan> take(std::vector<size_t>& order);
+  /// The same, but none has been tried in full for this.
+  std::vector<TriedPlan> take_unsettled(std::vector<size_t>& order);
 
  private:
   /// Compares the plan with the best of those before it.

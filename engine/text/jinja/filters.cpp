@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <ctime>
 #include <limits>
 #include <map>
@@ -196,16 +197,23 @@ Value to_float(const Value& value, const Arguments& arguments) {
   return otherwise != nullptr ? *otherwise : Value(0.0);
 }
 
+/// Python's round(): an integer remains one, and the nearest decimal number is that of the exact value.
 Value round_number(const Value& value, const Arguments& arguments) {
   const Value* precision = arguments.find(0, "precision");
   const std::string method = text_or(arguments, 1, "method", "common");
   if (!value.is_number()) throw EnvError("round needs a number");
-  const double scale = std::pow(10.0, precision != nullptr ? static_cast<double>(precision->integer()) : 0);
-  const double scaled = value.number() * scale;
-  return (method == "ceil"    ? std::ceil(scaled)
-          : method == "floor" ? std::floor(scaled)
-                              : std::nearbyint(scaled)) /
-         scale;
+  const int64_t digits = std::clamp<int64_t>(precision != nullptr ? precision->integer() : 0, -300, 300);
+  if (method == "common" && digits >= 0) {
+    if (value.is_integer()) return value.integer();
+    return std::strtod(fmt::format("{:.{}f}", value.number(), digits).c_str(), nullptr);
+  }
+  const double scale = std::pow(10.0, static_cast<double>(digits)), scaled = value.number() * scale;
+  const double rounded = (method == "ceil"    ? std::ceil(scaled)
+                          : method == "floor" ? std::floor(scaled)
+                                              : std::nearbyint(scaled)) /
+                         scale;
+  if (method == "common" && value.is_integer()) return static_cast<int64_t>(rounded);
+  return rounded;
 }
 
 Value reverse_filter(const Value& value, const Arguments&) {

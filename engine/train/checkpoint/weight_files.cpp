@@ -34,6 +34,12 @@ constexpr const char* kConvert =
     "sys.argv[2])' "
     "IN.bin OUT.safetensors";
 
+constexpr const char* kConvertFolder =
+    "  python3 -c 'import glob, sys, torch, safetensors.torch as s; "
+    "s.save_file({k: v.contiguous().clone() for f in glob.glob(sys.argv[1] + \"/pytorch_model*.bin\") "
+    "for k, v in torch.load(f, weights_only=True).items()}, sys.argv[1] + \"/model.safetensors\", "
+    "{\"format\": \"pt\"})' FOLDER";
+
 /// Returns whether the file is a pickle, or the zip archive in which torch stores one. A safetensors file begins with a
 /// length, whose bytes may look like a pickle (80 02 is the length 640), but the length is followed by a brace.
 bool is_of_torch(const std::string& path) {
@@ -50,9 +56,26 @@ bool is_of_torch(const std::string& path) {
   return is_zip || (start[0] == 0x80 && start[1] >= 2 && start[1] <= 5);
 }
 
+/// Returns whether a folder has pytorch_model.bin, or parts of it.
+bool has_pickles(const std::string& folder) {
+  return std::ranges::any_of(fs::directory_iterator(folder), [](const fs::directory_entry& entry) {
+    const std::string name = entry.path().filename();
+    return name.starts_with("pytorch_model") && name.ends_with(".bin");
+  });
+}
+
 std::string in_folder(const std::string& folder) {
   for (const char* name : {kFileName, kIndexName})
     if (fs::exists(folder + "/" + name)) return folder + "/" + name;
+  if (fs::exists(folder + "/adapter_model.safetensors"))
+    throw EnvError(folder +
+                   ": contains adapters in PEFT's format; name its base model in weights.from and this folder in "
+                   "adapters.lora.from");
+  if (has_pickles(folder))
+    throw EnvError(folder +
+                   ": contains the weights only as PyTorch pickles, which can execute code when they are loaded; "
+                   "convert them to safetensors:\n" +
+                   kConvertFolder);
   throw EnvError(fmt::format("{}: contains neither {} nor {}", folder, kFileName, kIndexName));
 }
 

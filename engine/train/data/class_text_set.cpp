@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/train/data/document_adapters.h"
 #include "engine/train/data/document_set.h"
+#include "engine/train/data/documents.h"
 #include "engine/train/data/sources/file_list.h"
 
 namespace trainctl {
@@ -28,7 +29,9 @@ ClassTextSet::ClassTextSet(const DatasetSpec& spec)
       tokenizer_(of_the_document_job("dataset.tokenizer", [&] { return open_tokenizer(spec.tokenizer); })),
       index_(of_the_document_job("dataset.path",
                                  [&] {
-                                   std::vector<std::string> columns = {text_field_, label_field_};
+                                   std::vector<std::string> columns = columns_of_field(text_field_);
+                                   for (std::string& column : columns_of_field(label_field_))
+                                     columns.push_back(std::move(column));
                                    if (spec.has_adapters()) columns.push_back(spec.adapter_field);
                                    return DocumentIndex(list_table_files(spec.paths, "dataset.path"),
                                                         std::move(columns));
@@ -49,15 +52,17 @@ ClassTextSet::Line ClassTextSet::line(int64_t sample) const {
   if (!has_labels_ && !index_.is_json(sample)) return {index_.read(sample)};
   const auto row = nlohmann::json::parse(index_.read(sample), nullptr, false);
   if (!row.is_object()) fail("expected a JSON object");
-  if (!row.contains(text_field_) || !row[text_field_].is_string())
+  const nlohmann::json* const text = find_document_field(row, text_field_);
+  if (text == nullptr || !text->is_string())
     fail("has no text in the field '" + text_field_ + "'; name another with dataset.field");
-  if (!has_labels_) return {row[text_field_].get<std::string>()};
-  if (!row.contains(label_field_) || !row[label_field_].is_number_integer())
+  if (!has_labels_) return {text->get<std::string>()};
+  const nlohmann::json* const found = find_document_field(row, label_field_);
+  if (found == nullptr || !found->is_number_integer())
     fail("has no class in the field '" + label_field_ + "'; a class is a whole number, counted from 0");
-  const auto label = row[label_field_].get<int64_t>();
+  const auto label = found->get<int64_t>();
   if (label < std::numeric_limits<int32_t>::min() || label > std::numeric_limits<int32_t>::max())
     fail("has the class " + std::to_string(label) + ", which does not fit into 32 bits");
-  return {row[text_field_].get<std::string>(), static_cast<int32_t>(label)};
+  return {text->get<std::string>(), static_cast<int32_t>(label)};
 }
 
 int32_t ClassTextSet::label(int64_t sample) const { return line(sample).label; }

@@ -59,15 +59,17 @@ DocumentTokenizer::DocumentTokenizer(const DatasetSpec& spec)
 MarkedTokens DocumentTokenizer::tokenize(const std::string& document, bool is_json, WordCache& cache) const {
   if (!chat_) {
     MarkedTokens result;
-    tokenizer_->encode(text_of(RawDocument{document, "", is_json}, field_), true, cache, result.tokens);
+    tokenizer_->encode(text_of(RawDocument{document, "", is_json}, field_, "dataset.field"), true, cache,
+                       result.tokens);
     result.marked.assign(result.tokens.size(), true);
     return result;
   }
   auto row = nlohmann::ordered_json::parse(document, nullptr, false);
   if (!row.is_object()) throw EnvError("expected a JSON object");
-  if (!row.contains(field_) || !row[field_].is_array())
+  const nlohmann::ordered_json* const messages = find_document_field(row, field_);
+  if (messages == nullptr || !messages->is_array())
     throw EnvError("has no list of messages in the field '" + field_ + "'; name another with dataset.field");
-  if (field_ != "messages") row["messages"] = row[field_];
+  if (field_ != "messages") row["messages"] = nlohmann::ordered_json(*messages);
   const Conversation conversation = chat_->conversation(row, only_assistant_);
   MarkedTokens result = encode_marked(*tokenizer_, conversation, cache);
   if (!only_assistant_) result.marked.assign(result.tokens.size(), true);
@@ -82,7 +84,8 @@ std::vector<std::string> document_files(const DatasetSpec& spec) {
 /// may read any.
 std::vector<std::string> columns_of(const DatasetSpec& spec) {
   if (spec.type != "text" || !spec.filter.empty()) return {};
-  std::vector<std::string> columns = {spec.json_field.empty() ? messages_or_text(spec) : spec.json_field};
+  std::vector<std::string> columns =
+      columns_of_field(spec.json_field.empty() ? messages_or_text(spec) : spec.json_field);
   if (spec.has_adapters()) columns.push_back(spec.adapter_field);
   return columns;
 }

@@ -2,6 +2,7 @@
 // row of another table (table_file.h).
 #include "engine/train/data/documents.h"
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -66,7 +67,11 @@ bool DocumentReader::open_next() {
   next_row_ = 0;
   if (!is_json_lines(path) && is_table_file(path)) {
     table_ = open_table_file(path);
-    if (const int column = table_->find(options_.field); column >= 0) table_->choose({static_cast<size_t>(column)});
+    std::vector<size_t> chosen;
+    for (const std::string& name : columns_of_field(options_.field))
+      if (const int column = table_->find(name); column >= 0) chosen.push_back(static_cast<size_t>(column));
+    std::sort(chosen.begin(), chosen.end());
+    if (!chosen.empty()) table_->choose(chosen);
   } else {
     file_ = std::make_unique<File>(path);
   }
@@ -82,7 +87,7 @@ std::vector<RawDocument> DocumentReader::read(size_t bytes) {
         table_.reset();
         continue;
       }
-      documents.push_back({table_->json(next_row_, {options_.field}), table_->where(next_row_), true});
+      documents.push_back({table_->json(next_row_, columns_of_field(options_.field)), table_->where(next_row_), true});
       total += documents.back().text.size();
       ++next_row_;
       continue;
@@ -115,14 +120,21 @@ bool is_json_lines(const std::string& path) {
          file.ends_with(".ndjson");
 }
 
-std::string text_of(RawDocument&& document, const std::string& field) {
+std::vector<std::string> columns_of_field(const std::string& field) {
+  std::vector<std::string> columns = {field};
+  for (size_t dot = field.find('.'); dot != std::string::npos; dot = field.find('.', dot + 1))
+    columns.push_back(field.substr(0, dot));
+  return columns;
+}
+
+std::string text_of(RawDocument&& document, const std::string& field, const std::string& option) {
   if (!document.is_json) return std::move(document.text);
   const auto json = nlohmann::json::parse(document.text, nullptr, false);
-  if (json.is_discarded()) throw EnvError(document.where + ": is not JSON");
-  const auto found = json.is_object() ? json.find(field) : json.end();
-  if (!json.is_object() || found == json.end() || !found->is_string())
-    throw EnvError(document.where + ": has no text in the field '" + field + "'; choose another with --field");
-  return found->get<std::string>();
+  if (json.is_discarded()) throw EnvError("is not JSON");
+  const nlohmann::json* const text = find_document_field(json, field);
+  if (text == nullptr || !text->is_string())
+    throw EnvError("has no text in the field '" + field + "'; name another with " + option);
+  return text->get<std::string>();
 }
 
 }  // namespace trainctl

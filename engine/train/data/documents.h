@@ -43,8 +43,23 @@ class DocumentReader {
   size_t next_ = 0;
 };
 
-/// The text of a document. Throws EnvError, with its place, if the line is not JSON, or has no text in the field.
-std::string text_of(RawDocument&& document, const std::string& field);
+/// The value of a field of a document, or null. `field`: its name, or the names of nested objects joined by dots
+/// (`sample.text`), the last of which is the field.
+template <class Object>
+const Object* find_document_field(const Object& document, const std::string& field) {
+  if (!document.is_object()) return nullptr;
+  if (const auto found = document.find(field); found != document.end()) return &*found;
+  for (size_t dot = field.find('.'); dot != std::string::npos; dot = field.find('.', dot + 1))
+    if (const auto outer = document.find(field.substr(0, dot)); outer != document.end())
+      if (const Object* inner = find_document_field(*outer, field.substr(dot + 1)); inner != nullptr) return inner;
+  return nullptr;
+}
+/// The columns of a table that can have the field: one of its name, or a column of objects.
+std::vector<std::string> columns_of_field(const std::string& field);
+
+/// The text of a document. Throws EnvError, without its place, if the line is not JSON, or has no text in the field.
+/// `option`: the one that names the field.
+std::string text_of(RawDocument&& document, const std::string& field, const std::string& option);
 
 /// True for *.jsonl, *.jsonl.gz, *.jsonl.zst and *.ndjson.
 bool is_json_lines(const std::string& file);

@@ -31,6 +31,13 @@ PairJson without_first(const PairJson& messages, size_t count) {
   return rest;
 }
 
+/// Returns where the texts begin to differ, without a space before that.
+size_t end_of_prompt(const std::string& a, const std::string& b) {
+  size_t end = common_prefix(a, b);
+  if (end > 0 && end < std::min(a.size(), b.size()) && a[end - 1] == ' ') --end;
+  return end;
+}
+
 /// Tokenizes the answers of pairs.
 class PairTokenizer {
  public:
@@ -41,7 +48,8 @@ class PairTokenizer {
   MarkedTokens answer(const std::string& line, const char* name, WordCache& cache) const;
 
  private:
-  Conversation render(const PairJson& prompt, const PairJson& answer) const;
+  /// `row`: its fields other than those of the pair are variables of the chat template, such as `tools`.
+  Conversation render(const PairJson& row, const PairJson& prompt, const PairJson& answer) const;
 
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<ChatTemplate> chat_;  ///< null if the tokenizer's folder has none
@@ -57,7 +65,7 @@ PairTokenizer::PairTokenizer(const DatasetSpec& spec) {
 }
 
 /// Renders the prompt and the answer as one text, and marks the bytes of the answer.
-Conversation PairTokenizer::render(const PairJson& prompt, const PairJson& answer) const {
+Conversation PairTokenizer::render(const PairJson& row, const PairJson& prompt, const PairJson& answer) const {
   if (prompt.is_string() && answer.is_string()) {
     const std::string text = prompt.get<std::string>() + answer.get<std::string>() + end_;
     return {text, {{prompt.get<std::string>().size(), text.size()}}};
@@ -65,9 +73,10 @@ Conversation PairTokenizer::render(const PairJson& prompt, const PairJson& answe
   if (!prompt.is_array() || !answer.is_array())
     throw EnvError("prompt, chosen and rejected are neither all texts nor all lists of messages");
   if (!chat_) throw EnvError("has messages, but the tokenizer's folder has no chat template; add chat_template.jinja");
-  PairJson asked = PairJson::object(), answered = PairJson::object();
+  PairJson asked = row;
+  for (const char* field : {"prompt", "chosen", "rejected"}) asked.erase(field);
   asked["messages"] = prompt;
-  answered["messages"] = prompt;
+  PairJson answered = asked;
   for (const PairJson& message : answer) answered["messages"].push_back(message);
   const std::string before = chat_->render(asked, true), text = chat_->render(answered, false);
   if (text.starts_with(before)) return {text, {{before.size(), text.size()}}};
@@ -88,11 +97,19 @@ MarkedTokens PairTokenizer::answer(const std::string& line, const char* name, Wo
   if (!row.is_object()) throw EnvError("expected a JSON object");
   for (const char* field : {"chosen", "rejected"})
     if (!row.contains(field)) throw EnvError(std::string("has no field '") + field + "'");
-  if (row.contains("prompt")) return encode_marked(*tokenizer_, render(row["prompt"], row[name]), cache);
-  if (!row["chosen"].is_array() || !row["rejected"].is_array())
-    throw EnvError("has no field 'prompt', which is optional only for lists of messages");
-  const PairJson prompt = common_messages(row["chosen"], row["rejected"]);
-  return encode_marked(*tokenizer_, render(prompt, without_first(row[name], prompt.size())), cache);
+  const PairJson &chosen = row["chosen"], &rejected = row["rejected"];
+  const bool has_lists = chosen.is_array() && rejected.is_array();
+  if (row.contains("prompt") && !(has_lists && row["prompt"].is_string()))
+    return encode_marked(*tokenizer_, render(row, row["prompt"], row[name]), cache);
+  if (has_lists) {  // which contain the prompt; a prompt that is a text repeats it
+    const PairJson prompt = common_messages(chosen, rejected);
+    return encode_marked(*tokenizer_, render(row, prompt, without_first(row[name], prompt.size())), cache);
+  }
+  if (!chosen.is_string() || !rejected.is_string())
+    throw EnvError("chosen and rejected are neither both texts nor both lists of messages");
+  const size_t begin = end_of_prompt(chosen.get<std::string>(), rejected.get<std::string>());
+  const auto text = row[name].get<std::string>();
+  return encode_marked(*tokenizer_, render(row, text.substr(0, begin), text.substr(begin)), cache);
 }
 
 std::vector<std::string> pair_files(const DatasetSpec& spec) { return list_table_files(spec.paths, "dataset.path"); }

@@ -36,7 +36,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Must be raised when the same files give different tokens than before.
-constexpr const char* kTokenizationVersion = "1";
+constexpr const char* kTokenizationVersion = "2";
 constexpr std::string_view kTokensMagic = "trainctl tokens\n";
 constexpr int64_t kDocumentsAtOnce = 4096;
 constexpr auto kKeptUnused = std::chrono::hours(24 * 30);

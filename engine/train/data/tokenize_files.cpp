@@ -54,8 +54,8 @@ class DocumentEncoder {
  private:
   void encode_one(RawDocument&& document, WordCache& cache, std::vector<int32_t>& to) const {
     const std::string where = document.where;
-    const std::string text = text_of(std::move(document), options_.documents.field);
     try {
+      const std::string text = text_of(std::move(document), options_.documents.field, "--field");
       to.reserve(text.size() / 3);
       tokenizer_.encode(text, options_.adds_special, cache, to);
     } catch (const EnvError& error) {

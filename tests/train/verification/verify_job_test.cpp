@@ -35,8 +35,7 @@ TEST_CASE("every planted fault is found, and without it the same job is verified
   const std::vector<FaultCase> cases = fault_cases();
   CHECK(cases.size() >= 20);
   for (const FaultCase& each : cases) {
-    const std::string name = each.name;
-    CAPTURE(name);
+    CAPTURE(each.name);
     VerifyOptions options{.slope_seconds = 3, .timeout_seconds = 8};
     options.fault = each.fault;
     const Certificate certificate = verify_job(job_spec(each.job, each.overrides), options);
