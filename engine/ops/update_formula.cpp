@@ -171,22 +171,22 @@ void lars_formula(const Attrs& settings, int64_t /*update*/, double rate, const 
 }
 
 /// A matrix, row by row.
-struct Matrix {
+struct F64Matrix {
   size_t rows = 0, cols = 0;
   std::vector<double> values;
 
   double at(size_t row, size_t col) const { return values[row * cols + col]; }
 };
 
-Matrix transposed(const Matrix& a) {
-  Matrix b{a.cols, a.rows, std::vector<double>(a.values.size())};
+F64Matrix transposed(const F64Matrix& a) {
+  F64Matrix b{a.cols, a.rows, std::vector<double>(a.values.size())};
   for (size_t r = 0; r < a.rows; ++r)
     for (size_t c = 0; c < a.cols; ++c) b.values[c * a.rows + r] = a.at(r, c);
   return b;
 }
 
-Matrix product(const Matrix& a, const Matrix& b) {
-  Matrix c{a.rows, b.cols, std::vector<double>(a.rows * b.cols)};
+F64Matrix product(const F64Matrix& a, const F64Matrix& b) {
+  F64Matrix c{a.rows, b.cols, std::vector<double>(a.rows * b.cols)};
   for (size_t r = 0; r < a.rows; ++r)
     for (size_t k = 0; k < a.cols; ++k)
       for (size_t j = 0; j < b.cols; ++j) c.values[r * b.cols + j] += a.at(r, k) * b.at(k, j);
@@ -194,17 +194,17 @@ Matrix product(const Matrix& a, const Matrix& b) {
 }
 
 /// Five Newton-Schulz steps, which move the singular values of a matrix close to 1.
-Matrix orthogonalized(Matrix x) {
+F64Matrix orthogonalized(F64Matrix x) {
   const bool is_tall = x.rows > x.cols;
   if (is_tall) x = transposed(x);
   const double norm = std::max(norm_of(x.values), 1e-7);
   for (double& value : x.values) value /= norm;
   for (int step = 0; step < 5; ++step) {
-    const Matrix gram = product(x, transposed(x));
-    Matrix factor = product(gram, gram);
+    const F64Matrix gram = product(x, transposed(x));
+    F64Matrix factor = product(gram, gram);
     for (size_t i = 0; i < factor.values.size(); ++i)
       factor.values[i] = -4.7750 * gram.values[i] + 2.0315 * factor.values[i];
-    Matrix next = product(factor, x);
+    F64Matrix next = product(factor, x);
     for (size_t i = 0; i < next.values.size(); ++i) next.values[i] += 3.4445 * x.values[i];
     x = std::move(next);
   }
@@ -215,7 +215,7 @@ void muon_formula(const Attrs& settings, int64_t /*update*/, double rate, const 
                   FormulaParameter& parameter) {
   std::vector<double>&weights = parameter.weights, &m = parameter.states[0];
   const auto rows = static_cast<size_t>(parameter.shape.at(0));
-  Matrix direction{rows, weights.size() / rows, gradients};
+  F64Matrix direction{rows, weights.size() / rows, gradients};
   const double momentum = settings.number("momentum");
   for (size_t i = 0; i < weights.size(); ++i) {
     m[i] += (1 - momentum) * (gradients[i] - m[i]);
@@ -224,7 +224,7 @@ void muon_formula(const Attrs& settings, int64_t /*update*/, double rate, const 
   const auto r = static_cast<double>(rows), c = static_cast<double>(direction.cols);
   const double factor =
       settings.flag("match_adamw") ? 0.2 * std::sqrt(std::max(r, c)) : std::sqrt(std::max(1.0, r / c));
-  const Matrix turned = orthogonalized(std::move(direction));
+  const F64Matrix turned = orthogonalized(std::move(direction));
   for (size_t i = 0; i < weights.size(); ++i)
     weights[i] -= rate * (decay_of(settings) * weights[i] + factor * turned.values[i]);
 }
