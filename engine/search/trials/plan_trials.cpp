@@ -18,6 +18,9 @@ namespace {
 constexpr Doubts kFewDoubts = {1.12, 1.05, 1.03, 1.02, 0.01, false};
 /// In full, a plan may turn out to be faster by this factor.
 constexpr double kMayBeFaster = 1.04;
+/// A plan surely does not fit if it needs this many times the limit by the most favorable of kFewRatios plans or more.
+constexpr double kSurelyTooLarge = 1.1;
+constexpr int kFewRatios = 2;
 /// A job of no more layers is searched widely if it is short of memory, with this many times as much work.
 constexpr int kFewLayers = 12;
 constexpr int64_t kWideWork = 2;
@@ -60,6 +63,7 @@ const TriedPlan* PlanTrials::try_one(const Considered& one, bool always, bool fi
       one.expected.seconds * least_ratio(one) > doubts.first * known_seconds)
     return nullptr;
   if (!always && one.saves_in_vain && !doubts.any_saver && !tried.is_short_of_memory()) return nullptr;
+  if (!always && is_too_large(one)) return nullptr;
   PlanChoice choice = header_of(one);
   const SmallJobs::Sizes sizes = small.sizes_of(choice);
   if (!always &&
@@ -94,6 +98,11 @@ const TriedPlan& PlanTrials::add(const Considered& one, PlanChoice choice, Trial
   if (trial.fault.empty()) {
     double& least = least_ratio_.try_emplace(kind_of(one), kNoTime).first->second;
     least = std::min(least, trial.seconds / one.expected.seconds);
+    if (!one.some) {
+      MemoryRatio& ratio = memory_ratios_[saving_kind_of(one)];
+      ++ratio.plans;
+      ratio.least = std::min(ratio.least, static_cast<double>(trial.memory) / one.expected.memory);
+    }
   }
   return tried[tried.add({std::move(name), std::move(choice), one.expected.seconds, std::move(trial)})];
 }
@@ -146,6 +155,16 @@ double PlanTrials::least_ratio(const Considered& one) const {
   for (const auto& [other, least] : least_ratio_)
     if (std::get<0>(other) == std::get<0>(kind)) ratio = std::min(ratio, least);
   return ratio;
+}
+
+bool PlanTrials::is_too_large(const Considered& one) const {
+  const std::optional<size_t> other = tried.fastest_too_large();
+  const auto known = memory_ratios_.find(saving_kind_of(one));
+  const double ratio = least_ratio(one);
+  if (!other || one.some || known == memory_ratios_.end() || known->second.plans < kFewRatios || ratio == kNoTime)
+    return false;
+  return known->second.least * one.expected.memory > kSurelyTooLarge * static_cast<double>(memory) &&
+         ratio * one.expected.seconds >= tried[*other].trial.seconds;
 }
 
 double PlanTrials::best_seconds() const {

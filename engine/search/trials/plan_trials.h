@@ -67,6 +67,9 @@ struct PlanTrials {
   /// True if the choice is expected to take `doubt` times as long as the best plan. Its estimate is corrected by the
   /// smallest ratio of simulated to estimated time of its kind; for a new kind, by that of similar ones.
   bool is_too_slow(const Considered& one, int64_t work, double doubt) const;
+  /// True if plans that shard and recompute alike were tried, and by the most favorable of them the choice does not fit
+  /// and takes longer than another one that does not fit.
+  bool is_too_large(const Considered& one) const;
   /// Seconds of the best plan that fits, of this search or an earlier one; kNoTime: there is none.
   double best_seconds() const;
   /// True if plans fit, but the plan of an earlier search is faster than all of them.
@@ -106,7 +109,17 @@ struct PlanTrials {
   double least_ratio(const Considered& one) const;
   static Kind kind_of(const Considered& one) { return {one.shard.level == 3, one.stages > 1, one.schedule}; }
 
+  /// Plans that shard and recompute alike have similar errors of the estimated memory: optimizer_shard.level, whether
+  /// there are several stages, and the way to recompute.
+  using SavingKind = std::tuple<int, bool, size_t>;
+  static SavingKind saving_kind_of(const Considered& one) { return {one.shard.level, one.stages > 1, one.recompute}; }
+  struct MemoryRatio {
+    int plans = 0;
+    double least = kNoTime;  ///< least ratio of the memory of a plan to the expected one
+  };
+
   std::map<Kind, double> least_ratio_;  ///< least ratio of simulated to expected seconds
+  std::map<SavingKind, MemoryRatio> memory_ratios_;
 };
 
 }  // namespace trainctl
