@@ -65,8 +65,9 @@ float ProductTrial::milliseconds(const Run& run) {
 
 std::optional<uint64_t> ProductTrial::bits(const Run& run) {
   // Rounding to 16 bits hides the order of a sum in all but a few of 10,000 results.
-  constexpr int64_t kEnough = 1 << 20, kMostRounds = 64;
-  const int64_t rounds = std::clamp<int64_t>(kEnough / (product_.m * product_.n * product_.batch), 1, kMostRounds);
+  constexpr int64_t kMostRounds = 64;
+  const int64_t enough = product_.result == DType::f32 ? 1 << 14 : 1 << 20;
+  const int64_t rounds = std::clamp<int64_t>(enough / (product_.m * product_.n * product_.batch), 1, kMostRounds);
   uint64_t all = 0;
   for (int64_t round = 0; round < rounds; ++round) {
     trial_.refill(static_cast<uint32_t>(round));
