@@ -62,7 +62,9 @@ struct Decoder {
 /// `allows_quantization`: the family checks quantization_config itself.
 Decoder read_decoder(const ModelConfig& config, bool allows_quantization = false);
 /// The fields of rotary for rope_theta and rope_scaling, or for rope_parameters. `kind`: of layers, if they differ.
-std::string read_rotary(const ModelConfig& config, int64_t head_dim, const std::string& kind = "");
+/// Refuses partial_rotary_factor, which transformers reads only in models of Phi-3, unless `allows_partial`.
+std::string read_rotary(const ModelConfig& config, int64_t head_dim, const std::string& kind = "",
+                        bool allows_partial = false);
 /// The window of each layer, by layer_types, or else of those for which has_window(layer) is true.
 std::vector<int64_t> read_windows(const ModelConfig& config, int64_t layers, bool (*has_window)(int64_t layer));
 

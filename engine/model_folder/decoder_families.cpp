@@ -18,10 +18,10 @@ Decoder llama(const ModelConfig& config) {
   return d;
 }
 
-/// With use_sliding_window, the layers from max_window_layers on have a window.
+/// With use_sliding_window, the layers from max_window_layers on have a window; in Qwen3-MoE, all layers.
 void read_qwen_windows(const ModelConfig& config, Decoder& d) {
   const bool used = config.flag("use_sliding_window", false);
-  const int64_t first = config.integer("max_window_layers", 0);
+  const int64_t most = config.integer("max_window_layers", 0), first = d.map == "qwen3_moe" ? 0 : most;
   d.windows = read_windows(config, d.layers, [](int64_t) { return true; });
   for (int64_t i = 0; i < d.layers; ++i)
     if (!used || (!config.has("layer_types") && i < first)) d.windows[static_cast<size_t>(i)] = 0;
@@ -259,7 +259,7 @@ ModelJob phi3_job(const ModelConfig& config, const Finetune& tuning) {
   Decoder d = read_decoder(config);
   d.title = "Phi-3";
   d.map = "phi3";
-  d.rotary = read_rotary(config, d.head_dim);
+  d.rotary = read_rotary(config, d.head_dim, "", true);
   d.windows = read_windows(config, d.layers, [](int64_t) { return true; });
   config.ignore({"original_max_position_embeddings", "auto_map"});
   return decoder_job(d, tuning);

@@ -14,6 +14,9 @@ struct ModelFamily {
   std::string_view type;  ///< model_type
   std::string_view map;   ///< name map of its tensors
   ModelJob (*job)(const ModelConfig& config, const Finetune& tuning);
+  /// Fields that a config.json may leave out, with the defaults of transformers: an object in JSON. Fields whose
+  /// default is the same in all families are not listed.
+  std::string_view defaults = "{}";
 };
 const std::vector<ModelFamily>& model_families();
 /// Throws SpecError, which lists the known families.

@@ -88,6 +88,11 @@ ModelConfig::ModelConfig(const std::string& folder) : file_((std::filesystem::pa
 ModelConfig::ModelConfig(const Json& section, std::string file, std::string path)
     : file_(std::move(file)), path_(std::move(path)), json_(section) {}
 
+void ModelConfig::add_defaults(const Json& defaults) {
+  for (const auto& [name, value] : defaults.items())
+    if (!json_.contains(name) && !(name == "rope_parameters" && json_.contains("rope_scaling"))) json_[name] = value;
+}
+
 const ModelConfig::Json* ModelConfig::find(std::string_view name) const {
   seen_.emplace(name);
   const auto found = json_.find(std::string(name));

@@ -24,6 +24,10 @@ class ModelConfig {
   const std::string& file() const { return file_; }
   const std::string& type() const { return type_; }
 
+  /// Adds the fields that the config does not have; one that is null remains so. A default of rope_parameters does not
+  /// replace rope_scaling, its former name.
+  void add_defaults(const Json& defaults);
+
   /// The value of a field, null if it is absent or null.
   const Json* find(std::string_view name) const;
   bool has(std::string_view name) const { return find(name) != nullptr; }

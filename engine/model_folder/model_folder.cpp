@@ -24,8 +24,10 @@ std::string job_name(const std::string& folder) {
 }  // namespace
 
 FolderJob job_of_folder(const std::string& folder, const std::string& from, const Finetune& tuning) {
-  const ModelConfig config(folder);
-  const ModelJob job = find_family(config).job(config, tuning);
+  ModelConfig config(folder);
+  const ModelFamily& family = find_family(config);
+  config.add_defaults(ModelConfig::Json::parse(family.defaults));
+  const ModelJob job = family.job(config, tuning);
   require_task(job, tuning, config.type());
   return {job_text(job, tuning, from, job_name(folder)), config.notes()};
 }

@@ -61,7 +61,7 @@ void add_scaling(RotaryFields& to, const std::string& type) {
 
 }  // namespace
 
-std::string read_rotary(const ModelConfig& config, int64_t head_dim, const std::string& kind) {
+std::string read_rotary(const ModelConfig& config, int64_t head_dim, const std::string& kind, bool allows_partial) {
   const ModelConfig::Json* section = config.find("rope_parameters");
   std::string path = "rope_parameters.";
   if (section == nullptr) {
@@ -77,6 +77,9 @@ std::string read_rotary(const ModelConfig& config, int64_t head_dim, const std::
   const double base = scaling.number("rope_theta", config.number("rope_theta", 10000.0));
   fields.line.with("base", base);
   const double partial = scaling.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0));
+  if (partial != 1.0 && !allows_partial)
+    (scaling.has("partial_rotary_factor") ? scaling : config)
+        .refuse("partial_rotary_factor", "models of this family rotate all features of a head; remove it");
   if (partial != 1.0) fields.line.with("rotary_dim", static_cast<int64_t>(static_cast<double>(head_dim) * partial));
   if (type == "linear" || type == "llama3" || type == "yarn" || type == "longrope" || type == "su")
     add_scaling(fields, type);
