@@ -14,6 +14,7 @@
 #include "engine/train/checkpoint/weight_files.h"
 #include "engine/train/data/read_and_plan.h"
 #include "tests/cli/command.h"
+#include "tests/launcher/launcher_process.h"
 #include "tests/launcher/scratch.h"
 
 using namespace trainctl;
