@@ -317,6 +317,16 @@ struct StreamedReader {
   }
 };
 
+/// Copies a round's operands, so that those of a later round can take their place.
+template <int kLeft, int kCols>
+__device__ __forceinline__ void copy_operands(const Fragment<4> (&left)[kLeft], const float (&right)[kCols][2],
+                                              Fragment<4> (&to_left)[kLeft], float (&to_right)[kCols][2]) {
+#pragma unroll
+  for (int i = 0; i < kLeft; ++i) to_left[i] = left[i];
+#pragma unroll
+  for (int i = 0; i < 2 * kCols; ++i) to_right[i / 2][i % 2] = right[i / 2][i % 2];
+}
+
 /// Computes the tile at (row0, col0). Called by all threads of all 2^blocks_log2 blocks of a cluster. Waits for the
 /// preceding kernel.
 template <class T>
@@ -365,10 +375,7 @@ __device__ void make_streamed_tile(const StreamedProduct& streamed, int row0, in
       if (round > 0 && stage * T::kRounds + round >= own.rounds) break;
       Fragment<4> now[T::kRows / 2];
       float across[T::kCols][2];
-#pragma unroll
-      for (int i = 0; i < T::kRows / 2; ++i) now[i] = left[round][i];
-#pragma unroll
-      for (int i = 0; i < 2 * T::kCols; ++i) across[i / 2][i % 2] = right[round][i / 2][i % 2];
+      copy_operands(left[round], right[round], now, across);
       if (round + 1 < T::kRounds) {
         take(stage, round + 1);
       } else {
