@@ -7,11 +7,13 @@
 option(TRAINCTL_UNITY "Compile the sources of a room in groups; OFF (preset dev) compiles each file alone" ON)
 cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
 set(most 32)
+set(most_cuda 4)
 if(cores LESS 8)
   set(most 85)
+  set(most_cuda 10)  # nvcc reads the headers three times, which takes 5 s a group
 endif()
 set(TRAINCTL_UNITY_FILES ${most} CACHE STRING "C++ sources per group, at most")
-set(TRAINCTL_UNITY_CUDA_FILES 4 CACHE STRING "CUDA sources per group, at most")
+set(TRAINCTL_UNITY_CUDA_SOURCES ${most_cuda} CACHE STRING "CUDA sources per group, at most")
 
 if(TRAINCTL_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC looks for garbage each time its heap has grown by a third. Large groups are compiled 3 % faster if it waits for 1 GiB.
@@ -26,7 +28,7 @@ function(unity_sources target)
   foreach(extension cpp cu)
     set(limit ${TRAINCTL_UNITY_FILES})
     if(extension STREQUAL "cu")
-      set(limit ${TRAINCTL_UNITY_CUDA_FILES})
+      set(limit ${TRAINCTL_UNITY_CUDA_SOURCES})
     endif()
     set(grouped "")
     set(sources ${UNITY_SOURCES})

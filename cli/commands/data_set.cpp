@@ -252,6 +252,50 @@ int show_token_rows(const JobSpec& job, const DatasetSpec& spec, int64_t count) 
   return kExitDone;
 }
 
+using Picture = std::vector<SampleField>::const_iterator;
+
+/// Returns the field whose values are drawn: the one of --field, or the first that is a picture. The end of `fields` if
+/// no field is a picture.
+Picture picture_of(const std::vector<SampleField>& fields, const std::string& chosen) {
+  const auto found = std::find_if(fields.begin(), fields.end(), [&](const SampleField& field) {
+    return chosen.empty() ? is_picture(field.shape) : field.name == chosen;
+  });
+  if (found != fields.end() && is_picture(found->shape)) return found;
+  if (chosen.empty()) return fields.end();
+  std::vector<std::string> all;
+  for (const SampleField& field : fields) all.push_back(field.name + " " + to_string(field.shape));
+  throw SpecError({}, "--field", chosen + " is not a picture",
+                  "fields: " + join(all) + "; a picture has shape [h, w, 1 or 3] or [1 or 3, h, w]");
+}
+
+/// Prints the first `count` samples in the order of training, one per line, and draws their pictures on `sheet`.
+void print_samples(const JobSpec& job, const DatasetSpec& spec, Dataset& set, const Source* source, int64_t count,
+                   Picture picture, std::optional<ContactSheet>& sheet) {
+  const std::vector<SampleField>& fields = set.fields();
+  SampleOrder order(spec, set, job.seed);
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<void*> to;
+  for (const SampleField& field : fields) to.push_back(bytes.emplace_back(static_cast<size_t>(field.bytes())).data());
+  const auto at = static_cast<size_t>(picture - fields.begin());
+  std::vector<float> values(sheet ? static_cast<size_t>(picture->elements()) : 0);
+  ReadState state;
+  set.prepare(state);
+  for (int64_t i = 0; i < count; ++i) {
+    const std::span<const int64_t> batch = order.batch(0, i / order.batch_size());
+    const auto row = static_cast<size_t>(i % order.batch_size());
+    state.rng = SampleRng(job.seed, order.passes()[row], batch[row]);
+    set.read(batch[row], state, to);
+    if (sheet) {
+      load_field(*picture, bytes[at].data(), DType::f32, values.data());
+      sheet->draw(i, values);
+    }
+    std::cout << fmt::format("{:4}  {}", i + 1, printable(set.where(batch[row])));
+    for (size_t f = 0; f < fields.size(); ++f)
+      if (f != at && !is_picture(fields[f].shape)) std::cout << "  " << values_text(fields[f], source, bytes[f]);
+    std::cout << "\n";
+  }
+}
+
 /// Prints the first samples in the order of training; pictures go to a contact sheet.
 int show_samples(const ShowOptions& options) {
   if (is_table_path(options.job.file)) return show_table(options.job.file, options.count), kExitDone;
@@ -271,43 +315,12 @@ int show_samples(const ShowOptions& options) {
   } catch (const SpecError& error) {
     throw with_positions(error, job);
   }
-  const std::vector<SampleField>& fields = set->fields();
-  const auto picture = std::find_if(fields.begin(), fields.end(), [&](const SampleField& field) {
-    return options.field.empty() ? is_picture(field.shape) : field.name == options.field;
-  });
-  const bool has_picture = picture != fields.end() && is_picture(picture->shape);
-  if (!has_picture && !options.field.empty()) {
-    std::vector<std::string> all;
-    for (const SampleField& field : fields) all.push_back(field.name + " " + to_string(field.shape));
-    throw SpecError({}, "--field", options.field + " is not a picture",
-                    "fields: " + join(all) + "; a picture has shape [h, w, 1 or 3] or [1 or 3, h, w]");
-  }
-  SampleOrder order(spec, *set, job.seed);
+  const Picture picture = picture_of(set->fields(), options.field);
   const int64_t count = std::min(options.count, set->size());
   std::optional<ContactSheet> sheet;
-  if (has_picture) sheet.emplace(picture->shape, count);
-  std::vector<std::vector<std::byte>> bytes;
-  std::vector<void*> to;
-  for (const SampleField& field : fields) to.push_back(bytes.emplace_back(static_cast<size_t>(field.bytes())).data());
-  std::vector<float> values(has_picture ? static_cast<size_t>(picture->elements()) : 0);
-  ReadState state;
-  set->prepare(state);
-  for (int64_t i = 0; i < count; ++i) {
-    const std::span<const int64_t> batch = order.batch(0, i / order.batch_size());
-    const auto row = static_cast<size_t>(i % order.batch_size());
-    state.rng = SampleRng(job.seed, order.passes()[row], batch[row]);
-    set->read(batch[row], state, to);
-    const size_t at = has_picture ? static_cast<size_t>(picture - fields.begin()) : fields.size();
-    if (has_picture) {
-      load_field(*picture, bytes[at].data(), DType::f32, values.data());
-      sheet->draw(i, values);
-    }
-    std::cout << fmt::format("{:4}  {}", i + 1, printable(set->where(batch[row])));
-    for (size_t f = 0; f < fields.size(); ++f)
-      if (f != at && !is_picture(fields[f].shape)) std::cout << "  " << values_text(fields[f], source.get(), bytes[f]);
-    std::cout << "\n";
-  }
-  if (!has_picture) return kExitDone;
+  if (picture != set->fields().end()) sheet.emplace(picture->shape, count);
+  print_samples(job, spec, *set, source.get(), count, picture, sheet);
+  if (!sheet) return kExitDone;
   write_png(options.output, sheet->image());
   std::cout << fmt::format("{}: {} samples of {} {}, {} per row\n", printable(options.output), count,
                            printable(picture->name), to_string(picture->shape), sheet->columns());

@@ -11,7 +11,8 @@ namespace trainctl {
 namespace {
 
 std::string counts(const Certificate& c) {
-  std::string text = fmt::format("{} checks passed", c.count(CheckStatus::passed));
+  const size_t passed = c.count(CheckStatus::passed);
+  std::string text = fmt::format("{} {} passed", passed, passed == 1 ? "check" : "checks");
   if (const size_t failed = c.count(CheckStatus::failed); failed > 0) text += fmt::format(", {} failed", failed);
   if (const size_t skipped = c.count(CheckStatus::skipped); skipped > 0) text += fmt::format(", {} skipped", skipped);
   return text;

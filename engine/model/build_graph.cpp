@@ -19,6 +19,7 @@
 #include "engine/ops/attention/score_terms.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/layer_def.h"
+#include "engine/ops/moe/expert_load.h"
 #include "engine/spec/adapters.h"
 #include "engine/spec/added_layers.h"
 #include "engine/spec/reference_model.h"
@@ -68,17 +69,20 @@ class Model {
   }
 
  private:
-  /// A forward pass has changed running statistics when its gradients turn out not to be finite.
+  /// A forward pass has changed running statistics when its gradients turn out not to be finite. The load of experts
+  /// is that of the last step alone, and nothing but a balance bias reads it.
   void refuse_states_of_skipped_steps() const {
     const bool spikes = spec_.train.on_spike.has_value();
     if (graph_.loss < 0 || (!spikes && spec_.train.on_nan != OnNan::skip)) return;
     const std::string field = spikes ? "train.on_spike" : "train.on_nan";
     for (const Tensor& tensor : graph_.tensors)
-      if (tensor.kind == TensorKind::state)
+      if (tensor.kind == TensorKind::state && !is_expert_load(tensor.name))
         throw SpecError(spec_.position(field), field,
                         "a skipped step would still change the running statistic " + tensor.name,
                         (spikes ? "remove on_spike" : "set train.on_nan: stop or warn") +
-                            std::string(", or use layer_norm or group_norm instead of batch_norm"));
+                            std::string(tensor.name.ends_with(kBalanceBiasState)
+                                            ? ", or balance the experts by an aux_loss instead of a bias"
+                                            : ", or use layer_norm or group_norm instead of batch_norm"));
   }
 
   void error(const std::string& path, std::string message, std::string hint = {}) {
@@ -250,6 +254,7 @@ class Model {
       if (std::any_of(def.fields.begin(), def.fields.end(), lacks)) layer.attrs.set("units", features);
       add_layer(layer);
       if (has_reference_) add_reference(layer);
+      add_adapter(layer);
     }
     outputs_[beside.name] = outputs_[layers.back().name];
     if (const auto last = references_.find(layers.back().name); last != references_.end())

@@ -198,6 +198,29 @@ Json new_mixture(const JobSpec& job, const Layers& layers, bool normalizes_heads
   return config;
 }
 
+/// The fields of a layer that a model computes with, without those that only training reads.
+Attrs fields_of_model(const Attrs& attrs) {
+  Attrs kept;
+  for (const auto& [name, value] : attrs)
+    if (!name.starts_with("init") && !name.starts_with("router.aux") && name != "router.z_loss" &&
+        name != "router.balance" && name != "capacity" && name != "dropout")
+      kept.set(name, value);
+  return kept;
+}
+
+/// Throws if a block differs from the first one: the fields of config.json hold for all blocks.
+template <class Refuse>
+void require_equal_blocks(const JobSpec& job, const Layers& layers, const Refuse& refuse) {
+  constexpr std::string_view kFirst = "h.0.";
+  for (int64_t block = 1; block < layers.blocks(); ++block)
+    for (const LayerSpec& first : job.network) {
+      if (!first.name.starts_with(kFirst)) continue;
+      const LayerSpec* const same = layers.find(fmt::format("h.{}.{}", block, first.name.substr(kFirst.size())));
+      if (same == nullptr || same->type != first.type || fields_of_model(same->attrs) != fields_of_model(first.attrs))
+        refuse(fmt::format("blocks that differ: {} and block {}", first.name, block));
+    }
+}
+
 /// Llama, or the family that has the biases and norms of the job.
 Json new_decoder(const JobSpec& job, const Layers& layers) {
   const bool has_norms = layers.has("h.0.q_norm"), bias = layers.has_bias("h.0.qkv");
@@ -211,6 +234,11 @@ Json new_decoder(const JobSpec& job, const Layers& layers) {
     refuse("rope scaling");
   if (layers.at("h.0.attn").attrs.integer("window", 0) > 0) refuse("windows");
   if (layers.at("h.0.attn").attrs.flag("sinks")) refuse("attention sinks");
+  if (layers.at("h.0.attn").attrs.number("softcap", 0) > 0) refuse("a softcap of scores");
+  if (layers.at("h.0.attn").attrs.has("scale")) refuse("a scale of scores");
+  if (!layers.at("h.0.attn").attrs.flag("causal")) refuse("attention that is not causal");
+  if (layers.has("h.0.qkv") && layers.at("h.0.attn").attrs.text("packing", "heads") != "heads") refuse("packing: qkv");
+  require_equal_blocks(job, layers, refuse);
   const bool has_experts = layers.has("h.0.moe");
   if (has_experts) require_plain_router(layers.at("h.0.moe"), has_norms, refuse);
   if (!has_experts && layers.at("h.0.act").type != "silu") refuse("an activation other than silu");

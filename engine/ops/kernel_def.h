@@ -1,6 +1,6 @@
-// Everything that can be asked about a kernel without running it: by passes, the proof, profiles, `trainctl bench`,
-// tests and docs. A kernel run by an op of the graph is part of its OpDef (op_def.h). The others, which only
-// compiled programs use, are listed in their family (op_family.h).
+// Everything that can be asked about a kernel without running it. Each kernel is one constant: in the OpDef of its op
+// (op_def.h), or, if only compiled programs use it, in the list of its family (op_family.h). Its code is elsewhere, in
+// *_cpu.cpp and *_cuda.cu, and found by its name. The sections of KernelDef are by who asks.
 #pragma once
 
 #include <optional>
@@ -94,7 +94,7 @@ struct KernelExample {
 struct KernelDef {
   const char* name;
 
-  // Operands. Inputs are read and outputs are written, except:
+  // Operands, for the executor, the proof and memory. Inputs are read and outputs are written, except:
   unsigned accumulates = 0;  ///< bit i: the kernel can add to output i (TensorArg::accumulate)
   /// Bit i: only the kernel of the gradient reads output i, and the order of its elements depends on the cut.
   unsigned private_outputs = 0;
@@ -103,7 +103,7 @@ struct KernelDef {
       false;  ///< f32 outputs are read and changed (an optimizer's); a bf16 output is a copy that is only written
   InPlace in_place = InPlace::no;
 
-  // Fusion.
+  // Fusion (compile/fuse): which kernels may become one, and what that one is.
   unsigned takes = 0;  ///< mask of EpilogueStep: the steps it supports
   /// Its role in the epilogue of the kernel before it. Null: not an epilogue step.
   EpilogueRole (*as_epilogue)(const Attrs& attrs) = nullptr;
@@ -143,7 +143,7 @@ struct KernelDef {
   RowOperands (*row_operands)(const Attrs& attrs) = nullptr;
   LaunchRole launch_role = LaunchRole::none;
 
-  // Work.
+  // Work on given shapes, for the cost model and profiles.
   /// Null: every operand passes through memory once, updated ones twice.
   Cost (*cost)(Infos inputs, Infos outputs, const Attrs& attrs) = nullptr;
   /// Null: it is no product of matrices.

@@ -317,6 +317,39 @@ JobSpec with_expert_strategies(const Graph& graph, const std::vector<LayerFacts>
   return expanded;
 }
 
+/// The strategies of layers, from the job and from the sizes of parallel.data, tensor and context. Chooses the method
+/// by which ranks exchange keys, on which the latter depend.
+std::vector<std::optional<LayerStrategy>> strategies_of(const Graph& graph, const std::vector<LayerFacts>& facts,
+                                                        const JobSpec& spec, const CostModel& cost, Plan& plan,
+                                                        std::vector<Diagnostic>& errors) {
+  std::vector<std::optional<LayerStrategy>> strategies(graph.layers.size());
+  if (plan.mode == ParallelMode::semi_auto_parallel || plan.hybrid())
+    strategies = read_strategies(graph, facts, spec, plan.mesh, errors);
+  if (plan.mode == ParallelMode::semi_auto_parallel && spec.parallel.has_sizes()) {
+    const std::vector<ContextMethodCost> costs = context_method_costs(graph, spec.parallel, plan.mesh, cost);
+    plan.context_method = choose_context_method(spec.parallel, costs);
+    add_size_strategies(graph, facts, spec, plan.mesh, plan.context_method, strategies, errors);
+    if (std::string note = context_method_note(graph, spec.parallel, plan.context_method, costs); !note.empty())
+      plan.notes.push_back(std::move(note));
+  }
+  return strategies;
+}
+
+/// Sets for each layer its stage, and what happens to its tensors until the backward pass: kept, recomputed or moved to
+/// the host.
+void place_layers(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
+                  const std::vector<int>& stages, Plan& plan) {
+  plan.layers.resize(graph.layers.size());
+  const RecomputedLayers recomputed = recomputed_layers(graph, facts, spec.parallel.recompute);
+  const std::vector<OffloadRule>& offload = spec.parallel.offload.activations;
+  for (size_t l = 0; l < plan.layers.size(); ++l) {
+    plan.layers[l].virtual_stage = stages[l];
+    plan.layers[l].recompute = recomputed.of_layer[l];
+    plan.layers[l].offload = rule_for(offload, graph.layers[l].name, facts[l].is_loss) != nullptr;
+  }
+  if (std::string note = note_on_kept_outputs(graph, recomputed); !note.empty()) plan.notes.push_back(std::move(note));
+}
+
 /// Makes the plan in the order of its decisions: stages, strategies, layers, redistribution, recompute, variables.
 /// Throws SpecError.
 Plan plan_with(const Graph& graph, const JobSpec& job, const CostModel& cost, PlanMemo& memo) {
@@ -333,32 +366,14 @@ Plan plan_with(const Graph& graph, const JobSpec& job, const CostModel& cost, Pl
   if (plan.num_stages > 1 || plan.mode != ParallelMode::stand_alone) {
     stages = assign_stages(graph, facts, spec, cost, memo.stage_speeds, errors);
   }
-  std::vector<std::optional<LayerStrategy>> strategies(graph.layers.size());
-  if (plan.mode == ParallelMode::semi_auto_parallel || plan.hybrid()) {
-    strategies = read_strategies(graph, facts, spec, plan.mesh, errors);
-  }
-  if (plan.mode == ParallelMode::semi_auto_parallel && spec.parallel.has_sizes()) {
-    const std::vector<ContextMethodCost> costs = context_method_costs(graph, spec.parallel, plan.mesh, cost);
-    plan.context_method = choose_context_method(spec.parallel, costs);
-    add_size_strategies(graph, facts, spec, plan.mesh, plan.context_method, strategies, errors);
-    if (std::string note = context_method_note(graph, spec.parallel, plan.context_method, costs); !note.empty())
-      plan.notes.push_back(std::move(note));
-  }
+  const std::vector<std::optional<LayerStrategy>> strategies = strategies_of(graph, facts, spec, cost, plan, errors);
   std::vector<Layout> by_hand;
   if (plan.hybrid() && errors.empty()) by_hand = hybrid_layouts(graph, strategies, spec, plan.mesh, errors);
   if (cuts_the_batch(plan.mode) && !plan.divides_micro_batches()) check_batch_divides(graph, spec, plan, errors);
   if (!errors.empty()) throw SpecError(std::move(errors));
   require_few_executions(graph, spec);
 
-  plan.layers.resize(graph.layers.size());
-  const RecomputedLayers recomputed = recomputed_layers(graph, facts, spec.parallel.recompute);
-  const std::vector<OffloadRule>& offload = spec.parallel.offload.activations;
-  for (size_t l = 0; l < plan.layers.size(); ++l) {
-    plan.layers[l].virtual_stage = stages[l];
-    plan.layers[l].recompute = recomputed.of_layer[l];
-    plan.layers[l].offload = rule_for(offload, graph.layers[l].name, facts[l].is_loss) != nullptr;
-  }
-  if (std::string note = note_on_kept_outputs(graph, recomputed); !note.empty()) plan.notes.push_back(std::move(note));
+  place_layers(graph, facts, spec, stages, plan);
   choose_axes(graph, facts, strategies, spec, cost, memo, plan);
   place_sums(graph, cost, memo.explains, plan);
   choose_kept_results(graph, cost, memo.explains, plan);

@@ -12,6 +12,7 @@
 #include "engine/base/text.h"
 #include "engine/model/evaluation.h"
 #include "engine/model/model.h"
+#include "engine/ops/moe/expert_load.h"
 #include "engine/plan/outdated.h"
 #include "engine/planning/compile_job.h"
 #include "engine/planning/plan_graph.h"
@@ -113,7 +114,7 @@ void plan_steps(PlannedJob& job, std::optional<DataHeader> validation) {
 void require_shared_statistics(const PlannedJob& job) {
   if (!job.validation) return;
   const auto state = std::find_if(job.graph.tensors.begin(), job.graph.tensors.end(), [](const Tensor& tensor) {
-    return tensor.kind == TensorKind::state && !tensor.is_cache;
+    return tensor.kind == TensorKind::state && !tensor.is_cache && !is_expert_load(tensor.name);  // of a step only
   });
   if (state == job.graph.tensors.end()) return;
   const ValidationSpec& spec = *job.spec.validation;

@@ -12,7 +12,7 @@ namespace trainctl {
 
 /// find_plan, or a substitute for it in tests.
 using FindPlan =
-    std::function<FoundPlan(const JobSpec&, const DataShapes&, const CostModel&, int64_t memory, const TryPlan&)>;
+    std::function<FoundPlan(const JobSpec&, const DataShapes&, const CostModel&, const PlanLimits&, const TryPlan&)>;
 
 /// Searches for the best plan in the mode auto_parallel; does nothing in other modes. Sets job.spec to the job with all
 /// fields fixed, and job.search to the result of the search. Returns what trials have found out about the graph of this

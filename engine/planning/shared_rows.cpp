@@ -5,15 +5,19 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "engine/planning/trials.h"
+#include "engine/search/choices/open_choices.h"
+#include "engine/search/choices/plan_choice.h"
 #include "engine/search/cuts/repeats.h"
 
 namespace trainctl {
 namespace {
 
 constexpr int kBlocks = 3;          ///< blocks of each run of equal blocks in a trial
+constexpr int kMostLevel = 3;       ///< of optimizer_shard
 constexpr int64_t kMostTensor = 8;  ///< more ranks that share heads exchange too much
 /// The number of ranks that share a sample is at most this many times the smallest number that the job permits:
 /// kMostSharing if there are fewer samples than ranks, else kMostSharingOfMany.
@@ -48,26 +52,53 @@ JobSpec with_sizes(JobSpec spec, const SharedRows& sizes) {
   return spec;
 }
 
-std::vector<SharedRows> sizes_to_search(const PlannedJob& job, const JobSpec& spec) {
+TriedPlan smallest_plan(const PlannedJob& job, const JobSpec& sized) {
+  const ParallelSpec& given = sized.parallel;
+  PlanChoice choice{.stages = given.stages,
+                    .chunks = given.chunks,
+                    .schedule = given.schedule,
+                    .micro_batches = given.micro_batches,
+                    .optimizer_shard = {given.optimizer_shard.level, given.optimizer_shard.within_host},
+                    .bucket_bytes = given.bucket_bytes,
+                    .stage_config = {},
+                    .strategies = {},
+                    .recompute = given.recompute};
+  if (!gives_level(sized)) choice.optimizer_shard.level = kMostLevel;
+  if (!sized.positions.contains("parallel.recompute"))
+    for (const std::string& prefix : find_repeats(sized).prefixes) choice.recompute.push_back({prefix + "*", ""});
+  const int64_t groups = sized.launch.ranks / given.stages / (given.tensor * given.context);
+  if (!sized.positions.contains("parallel.micro_batches") && groups > 0 && sized.dataset.batch % groups == 0)
+    choice.micro_batches = static_cast<int>(sized.dataset.batch / groups);
+  // More micro-batches than fill the pipeline take more time, but no more memory.
+  const int few = std::min(choice.micro_batches, 2 * given.stages);
+  JobSpec small = with_choice(sized, choice);
+  small.dataset.batch = small.dataset.batch / choice.micro_batches * few;
+  small.parallel.micro_batches = few;
+  TriedPlan plan{to_string(choice), std::move(choice), 0, Trials(job).run(std::move(small), TriedRanks::one_per_stage)};
+  plan.trial.scale_time(static_cast<double>(plan.choice.micro_batches) / few);
+  return plan;
+}
+
+std::vector<std::vector<SharedRows>> sizes_to_search(const PlannedJob& job, const JobSpec& spec) {
   const int64_t ranks = spec.launch.ranks / spec.parallel.stages,
                 rows = spec.dataset.batch / spec.parallel.micro_batches;
   const int64_t least = std::max<int64_t>((ranks + rows - 1) / rows, 2);
   const int64_t most = std::min(ranks, rows < ranks ? kMostSharing * least : kMostSharingOfMany);
   const int64_t most_tensor = std::min<int64_t>(kMostTensor, job.cost.machine().devices);
-  std::map<int64_t, std::pair<double, SharedRows>> best;  // by the ranks that share a sample
+  std::vector<std::vector<SharedRows>> all;
   for (int64_t sharing = least; sharing <= most; ++sharing) {
     if (ranks % sharing != 0) continue;
+    std::multimap<double, SharedRows> by_seconds;
     for (int64_t tensor = 1; tensor <= std::min(most_tensor, sharing / 2); ++tensor) {
       if (sharing % tensor != 0) continue;
       const SharedRows sizes{static_cast<int>(tensor), static_cast<int>(sharing / tensor)};
-      const std::optional<double> seconds = seconds_of(job, with_sizes(spec, sizes));
-      if (!seconds) continue;
-      const auto [known, is_new] = best.try_emplace(sharing, *seconds, sizes);
-      if (!is_new && *seconds < known->second.first) known->second = {*seconds, sizes};
+      if (const std::optional<double> seconds = seconds_of(job, with_sizes(spec, sizes)))
+        by_seconds.emplace(*seconds, sizes);
     }
+    if (by_seconds.empty()) continue;
+    std::vector<SharedRows>& alike = all.emplace_back();
+    for (const auto& [seconds, sizes] : by_seconds) alike.push_back(sizes);
   }
-  std::vector<SharedRows> all;
-  for (const auto& [sharing, sizes] : best) all.push_back(sizes.second);
   return all;
 }
 

@@ -11,7 +11,7 @@ namespace trainctl {
 struct LeastWork {
   double micro_batch_seconds = 0;  ///< seconds of one micro-batch on one rank
   double update_seconds = 0;       ///< seconds of the update on one rank
-  double host_seconds = 0;
+  double host_seconds = 0;         ///< seconds of a step on the host, which no rank shares
 };
 LeastWork least_work(const CutNetwork& network, const JobSpec& job, const Machine& machine);
 

@@ -115,9 +115,9 @@ void try_many_cuts(PlanTrials& t) {
   const double scale = t.memory_scale();
   t.weighed.sort(scale);
   for (const Considered& one : t.weighed.all()) {
-    const std::optional<size_t> best = t.tried.fastest();
+    const double best = t.best_seconds();
     const bool may_be_best =
-        !best || (t.weighed.fits(one, scale / kMemoryDoubt) && one.expected.seconds < t.tried[*best].trial.seconds);
+        best == kNoTime || (t.weighed.fits(one, scale / kMemoryDoubt) && one.expected.seconds < best);
     if (may_be_best) t.try_one(one, false);
   }
 }
@@ -128,10 +128,12 @@ FoundPlan finish(PlanTrials& t) {
   found.memory = t.memory;
   found.notes = t.notes;
   std::vector<size_t> order;
-  found.tried = t.tried.take(order);
+  const bool is_beaten = t.is_beaten();
+  found.tried = is_beaten ? t.tried.take_unsettled(order) : t.tried.take(order);
   found.bound = t.weighed.bound();
   found.weighed = t.weighed.weighed();
   found.exact = t.weighed.exact();
+  if (is_beaten) return found;
   const Considered& best = t.sources[order[0]];
   const CutChoice& cuts = *best.cuts;
   std::vector<Diagnostic> errors;
@@ -174,18 +176,20 @@ FoundPlan search(PlanTrials& t) {
   }
   try_near_limit(t);
   try_some_blocks(t);
-  polish(t, kMostPolished);
-  try_bucket_sizes(t);
+  if (!t.is_beaten()) {
+    polish(t, kMostPolished);
+    try_bucket_sizes(t);
+  }
   return finish(t);
 }
 
 }  // namespace
 
-FoundPlan find_plan(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory,
+FoundPlan find_plan(const JobSpec& job, const DataShapes& data, const CostModel& cost, const PlanLimits& limits,
                     const TryPlan& try_plan) {
   if (job.parallel.search.algorithm == SearchAlgorithm::exhaustive)
-    return find_exhaustively(job, data, cost, memory, try_plan);
-  PlanTrials trials(job, data, cost, memory, try_plan);
+    return find_exhaustively(job, data, cost, limits.memory, try_plan);
+  PlanTrials trials(job, data, cost, limits, try_plan);
   return search(trials);
 }
 

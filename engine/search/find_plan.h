@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -66,10 +67,16 @@ struct FoundPlan {
   double gap() const { return best().trial.seconds / bound - 1; }
 };
 
-/// Searches by parallel.search.algorithm. `memory`: per rank; 0: no limit. The best plan has been tried in full. Throws
-/// SpecError at parallel.max_memory if no plan fits, with the least memory that a plan would need; else at the field
-/// that leaves no legal plan, or too many plans to try all.
-FoundPlan find_plan(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory,
+/// The plans that a search is to find.
+struct PlanLimits {
+  int64_t memory = 0;                                        ///< bytes per rank; 0: no limit
+  double seconds = std::numeric_limits<double>::infinity();  ///< of a known plan: slower ones are of no use
+};
+
+/// Searches by parallel.search.algorithm. The best plan has been tried in full, unless it is slower than
+/// PlanLimits::seconds. Throws SpecError at parallel.max_memory if no plan fits, with the least memory that a plan
+/// would need; else at the field that leaves no legal plan, or too many plans to try all.
+FoundPlan find_plan(const JobSpec& job, const DataShapes& data, const CostModel& cost, const PlanLimits& limits,
                     const TryPlan& try_plan);
 
 /// Adds the plans that a search with fewer choices has tried for the same job. The best plan stays the best.

@@ -22,7 +22,8 @@ std::string at_least(int64_t bytes) {
 
 }  // namespace
 
-NoPlanFits::NoPlanFits(const JobSpec& job, int64_t limit, int64_t needed, std::string plan)
+NoPlanFits::NoPlanFits(const JobSpec& job, int64_t limit, int64_t needed, std::string plan,
+                       std::vector<TriedPlan> tried)
     : SpecError(job.position("parallel.max_memory"), "parallel.max_memory",
                 fmt::format(
                     "no plan fits into memory: {} is {}, but the smallest plan needs {} per rank, {} more "
@@ -31,6 +32,7 @@ NoPlanFits::NoPlanFits(const JobSpec& job, int64_t limit, int64_t needed, std::s
                     format_bytes(limit), format_bytes(needed), format_bytes(needed - limit), plan),
                 fmt::format("allow {}, use more ranks, or reduce dataset.batch", at_least(needed))),
       needed_(needed),
-      plan_(std::move(plan)) {}
+      plan_(std::move(plan)),
+      tried_(std::move(tried)) {}
 
 }  // namespace trainctl

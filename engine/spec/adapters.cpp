@@ -8,6 +8,7 @@
 
 #include "engine/base/name_pattern.h"
 #include "engine/base/text.h"
+#include "engine/spec/added_layers.h"
 
 namespace trainctl {
 namespace {
@@ -129,11 +130,12 @@ std::vector<LayerSpec> adapter_layers(const JobSpec& spec, const LayerSpec& laye
 }
 
 std::string read_layer(const JobSpec& spec, const std::string& layer) {
-  for (const LayerSpec& each : spec.network)
-    if (each.name == layer)
-      if (const std::vector<LayerSpec> adapter = adapter_layers(spec, each); !adapter.empty())
-        return adapter.back().name;
-  return layer;
+  std::string read = layer;
+  visit_layers(spec, [&](const LayerSpec& each) {
+    if (each.name != layer) return;
+    if (const std::vector<LayerSpec> adapter = adapter_layers(spec, each); !adapter.empty()) read = adapter.back().name;
+  });
+  return read;
 }
 
 std::string_view adapted_layer(const JobSpec& spec, std::string_view layer) {
@@ -177,8 +179,11 @@ FrozenType storage_of(const JobSpec& spec, const std::string& name) {
   const auto is_dense = [](const LayerSpec& layer) { return layer.type == "dense"; };
   const auto last = std::find_if(spec.network.rbegin(), spec.network.rend(), is_dense);
   const std::string_view owner = std::string_view(name).substr(0, name.size() - kWeight.size());
-  const bool has_owner =
-      std::ranges::any_of(spec.network, [&](const LayerSpec& layer) { return layer.name == owner && is_dense(layer); });
+  const auto is_owner = [&](const LayerSpec& layer) { return layer.name == owner && is_dense(layer); };
+  const bool has_owner = std::ranges::any_of(spec.network, [&](const LayerSpec& layer) {
+    return is_owner(layer) ||
+           (layer.name == layer_before_dot(owner) && std::ranges::any_of(added_layers(layer), is_owner));
+  });
   return has_owner && last->name != owner ? type : FrozenType::same;
 }
 
@@ -191,11 +196,11 @@ std::vector<Diagnostic> check_adapters(const JobSpec& spec) {
   for (size_t p = 0; p < patterns.size(); ++p) {
     std::string other;  // a layer that it names and that cannot be adapted
     bool adapts = false;
-    for (const LayerSpec& layer : spec.network) {
-      if (!pattern_matches(patterns[p], layer.name)) continue;
+    visit_layers(spec, [&](const LayerSpec& layer) {
+      if (!pattern_matches(patterns[p], layer.name)) return;
       adapts = adapts || layer.type == "dense";
       if (layer.type != "dense") other = layer.name + ", which is " + layer.type;
-    }
+    });
     const std::string path = "adapters.lora.layers[" + std::to_string(p) + "]";
     if (!adapts)
       errors.push_back({spec.position(path), path,

@@ -29,6 +29,13 @@ std::vector<LayerSpec> added_layers(const LayerSpec& layer) {
   return layers;
 }
 
+void visit_layers(const JobSpec& spec, const std::function<void(const LayerSpec&)>& visit) {
+  for (const LayerSpec& layer : spec.network) {
+    visit(layer);
+    for (const LayerSpec& added : added_layers(layer)) visit(added);
+  }
+}
+
 std::string_view layer_before_dot(std::string_view name) {
   const size_t dot = name.rfind('.');
   return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);

@@ -48,11 +48,10 @@ void LayerReferences::demand_match(const std::string& pattern, const SourcePos& 
 
 bool LayerReferences::matches(const std::string& pattern) {
   if (layer_names_.empty()) {
-    for (const LayerSpec& layer : job_.network) {
+    visit_layers(job_, [&](const LayerSpec& layer) {
       layer_names_.insert(layer.name);
-      for (const LayerSpec& added : added_layers(layer)) layer_names_.insert(added.name);
       for (const LayerSpec& adapter : adapter_layers(job_, layer)) layer_names_.insert(adapter.name);
-    }
+    });
   }
   if (!is_name_pattern(pattern)) return layer_names_.contains(pattern);
   return std::ranges::any_of(layer_names_, [&](const std::string& name) { return name_matches(pattern, name); });

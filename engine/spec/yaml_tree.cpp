@@ -1,5 +1,13 @@
-// Builds the tree from yaml-cpp's events rather than from its nodes: the handler sees each level as it opens, so it
-// can stop at a limit before the parser recurses deeper.
+// From the text of a job file to a tree of nodes with positions, or to an error that says what to change.
+//
+//   read_yaml()   limits the size of the text, and reads it again with joined surrogates if it is not YAML as it is
+//   read_tree()   hides the braces of expressions (yaml_text.h) and passes the text to yaml-cpp
+//   TreeBuilder   receives yaml-cpp's events: open() and close() for lists and mappings, add() for values; each goes to
+//                 the list or mapping around it (add_to_parent). Aliases copy their nodes, and << merges mappings.
+//   explain()     turns an error of yaml-cpp into one about the lists, mappings and texts that are open there
+//
+// The tree is built from events rather than from yaml-cpp's nodes: the handler sees each level as it opens, so it can
+// stop at a limit before the parser recurses deeper.
 #include "engine/spec/yaml_tree.h"
 
 #include <yaml-cpp/eventhandler.h>
@@ -7,16 +15,14 @@
 #include <yaml-cpp/parser.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
-#include <regex>
 #include <set>
 #include <sstream>
 
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
-#include "engine/spec/expression.h"
 #include "engine/spec/yaml_source.h"
+#include "engine/spec/yaml_text.h"
 
 namespace trainctl {
 namespace {
@@ -40,31 +46,6 @@ int count(const YamlNode& node) {
   for (const YamlNode& item : node.items) nodes += count(item);
   for (const YamlNode::Entry& entry : node.entries) nodes += count(entry.value);
   return nodes;
-}
-
-// In flow style a '{' or '}' would end a plain value, so the braces of expressions go through the parser as bytes that
-// no job file holds.
-constexpr char kOpen = '\x01', kClose = '\x02';
-
-std::string hide_braces(std::string text) {
-  for (size_t at = text.find("${"); at != std::string::npos; at = text.find("${", at)) {
-    if (const size_t length = expression_length(std::string_view(text).substr(at))) text[at + length - 1] = kClose;
-    text[at + 1] = kOpen;
-  }
-  return text;
-}
-
-std::string show_braces(std::string text) {
-  for (size_t at = text.find(kOpen); at != std::string::npos; at = text.find(kOpen, at)) {
-    if (at == 0 || text[at - 1] != '$') {
-      ++at;
-      continue;
-    }
-    text[at] = '{';
-    const size_t close = text.find(kClose, at);
-    if (close != std::string::npos && close < text.find(kOpen, at)) text[close] = '}';
-  }
-  return text;
 }
 
 class TreeBuilder : public YAML::EventHandler {
@@ -138,6 +119,10 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
  private:
+  void explain_quote(const YAML::Exception& e) const;
+  void explain_bracket(const YAML::Exception& e) const;
+  void explain_block(const YAML::Exception& e) const;
+
   struct Open {
     YamlNode node;
     YAML::anchor_t anchor = 0;
@@ -322,21 +307,34 @@ bool has(const std::string& message, std::string_view part) { return message.fin
 }
 
 void TreeBuilder::explain(const YAML::Exception& e) const {
-  const size_t line = line_of(e.mark), offset = offset_of(e.mark);
-  const SourcePos pos = pos_of(e.mark);
-  const std::string_view text = source_.line(line);
+  const std::string_view text = source_.line(line_of(e.mark));
   if (text.substr(0, text.find_first_not_of(" \t")).find('\t') != std::string_view::npos)
-    not_yaml(pos, "a tab in the indentation", "YAML is indented with spaces, not tabs");
+    not_yaml(pos_of(e.mark), "a tab in the indentation", "YAML is indented with spaces, not tabs");
+  explain_quote(e);
+  explain_bracket(e);
+  explain_block(e);
+  not_yaml(pos_of(e.mark), e.msg);
+}
+
+/// Reports the error if a quoted text that ends too late or too early is its cause.
+void TreeBuilder::explain_quote(const YAML::Exception& e) const {
+  const size_t line = line_of(e.mark);
   // yaml-cpp found the end of the document or file inside a quoted text, for which it has sent no event.
   if (has(e.msg, "in scalar"))
     if (const std::optional<QuotedText> quoted = source_.next_quoted(last_)) never_closed(*quoted);
   // A quoted text has ended too early, or at a quote that was meant to begin the next text.
   const std::optional<QuotedText> quoted = source_.quoted_at(last_);
-  if (quoted && quoted->close && source_.line_of(*quoted->close) == line && *quoted->close < offset) {
+  if (quoted && quoted->close && source_.line_of(*quoted->close) == line && *quoted->close < offset_of(e.mark)) {
     if (source_.line_of(quoted->open) < line) not_continued(*quoted, line);
-    not_yaml(pos, "there is text after the closing quote",
+    not_yaml(pos_of(e.mark), "there is text after the closing quote",
              "in double quotes, write a quote as \\\"; in single quotes, write it as ''");
   }
+}
+
+/// Reports the error if a bracket without its counterpart is its cause.
+void TreeBuilder::explain_bracket(const YAML::Exception& e) const {
+  const size_t line = line_of(e.mark), offset = offset_of(e.mark);
+  const SourcePos pos = pos_of(e.mark);
   const auto flow = std::find_if(open_.rbegin(), open_.rend(), [](const Open& open) { return open.is_flow; });
   if (has(e.msg, "flow not found") && flow != open_.rend()) {
     const bool is_list = flow->node.is_list();
@@ -353,6 +351,19 @@ void TreeBuilder::explain(const YAML::Exception& e) const {
       not_yaml(source_.at_offset(*open), is_list ? "this '[' is never closed" : "this '{' is never closed",
                std::string("close it with ") + (is_list ? "']'" : "'}'") + " before line " + std::to_string(pos.line));
     }
+  if (has(e.msg, "illegal flow end") && flow != open_.rend())
+    not_yaml(pos,
+             std::string("this bracket does not match the '") + (flow->node.is_list() ? "['" : "{'") + " in line " +
+                 std::to_string(flow->node.pos.line) + ", column " + std::to_string(flow->node.pos.column),
+             std::string("close that one first with ") + (flow->node.is_list() ? "']'" : "'}'"));
+  if (has(e.msg, "illegal flow end"))
+    not_yaml(pos, "this bracket has no opening bracket", "remove it, or add the opening bracket");
+}
+
+/// Reports the error if a line that does not fit into its list or mapping, or a value that cannot begin so, is its
+/// cause.
+void TreeBuilder::explain_block(const YAML::Exception& e) const {
+  const SourcePos pos = pos_of(e.mark);
   if (has(e.msg, "illegal block entry"))
     not_yaml(pos, "an item of a list ('- ') cannot begin here",
              "a list begins on its own line, below its key: 'network:', then '  - {type: relu}'");
@@ -363,19 +374,11 @@ void TreeBuilder::explain(const YAML::Exception& e) const {
   if (has(e.msg, "end of map not found") || has(e.msg, "end of sequence not found"))
     not_yaml(pos, "this line neither continues the list or mapping above nor ends it",
              "check the indentation; items of one list or mapping begin in the same column");
-  if (has(e.msg, "illegal flow end") && flow != open_.rend())
-    not_yaml(pos,
-             std::string("this bracket does not match the '") + (flow->node.is_list() ? "['" : "{'") + " in line " +
-                 std::to_string(flow->node.pos.line) + ", column " + std::to_string(flow->node.pos.column),
-             std::string("close that one first with ") + (flow->node.is_list() ? "']'" : "'}'"));
-  if (has(e.msg, "illegal flow end"))
-    not_yaml(pos, "this bracket has no opening bracket", "remove it, or add the opening bracket");
   if (has(e.msg, "unknown token")) not_yaml(pos, "a value cannot begin with this character", "put the text in quotes");
   if (has(e.msg, "anchor is not defined"))
     not_yaml(pos, "this alias refers to an anchor that is not defined before it",
              "'*' starts an alias; put text in "
              "quotes");
-  not_yaml(pos, e.msg);
 }
 
 }  // namespace
@@ -406,21 +409,6 @@ std::string describe(const YamlNode& node) {
 }
 
 namespace {
-
-/// json.dumps writes a character beyond U+FFFF as two escapes, "\\ud83d\\ude00", and YAML as one, "\\U0001f600".
-std::string with_joined_surrogates(const std::string& text) {
-  static const std::regex pair(R"(\\u[dD]([89abAB])([0-9a-fA-F]{2})\\u[dD]([c-fC-F])([0-9a-fA-F]{2}))");
-  std::string joined;
-  auto at = text.cbegin();
-  for (std::sregex_iterator it(text.begin(), text.end(), pair), end; it != end; ++it) {
-    const auto unit = [&](int high, int low) { return std::stoul("d" + it->str(high) + it->str(low), nullptr, 16); };
-    char escape[11];
-    std::snprintf(escape, sizeof escape, "\\U%08lx", 0x10000 + ((unit(1, 2) & 0x3ff) << 10) + (unit(3, 4) & 0x3ff));
-    joined.append(at, (*it)[0].first).append(escape);
-    at = (*it)[0].second;
-  }
-  return joined.append(at, text.cend());
-}
 
 YamlNode read_tree(std::string_view text, const std::string& file) {
   const YamlSource source(text, file);

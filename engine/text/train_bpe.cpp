@@ -136,6 +136,59 @@ nlohmann::ordered_json pre_tokenizer_json(const std::string& pattern) {
   return {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}};
 }
 
+/// The vocabulary and the merges that were found, as the model of a tokenizer.json.
+nlohmann::ordered_json model_json(const MergeFinder& finder) {
+  nlohmann::ordered_json vocabulary = nlohmann::ordered_json::object(), merges = nlohmann::ordered_json::array();
+  std::vector<std::pair<std::string, nlohmann::ordered_json>> entries;
+  for (size_t i = 0; i < finder.tokens().size(); ++i) entries.emplace_back(finder.tokens()[i], i);
+  // ordered_json looks for each key; its base is a list of pairs that are known to differ.
+  auto& list = vocabulary.get_ref<nlohmann::ordered_json::object_t&>();
+  for (auto& [text, id] : entries) list.emplace_back(std::move(text), std::move(id));
+  for (const Pair& pair : finder.merges())
+    merges.push_back(
+        {finder.tokens()[static_cast<size_t>(pair.first)], finder.tokens()[static_cast<size_t>(pair.second)]});
+  nlohmann::ordered_json model = {{"type", "BPE"},
+                                  {"dropout", nullptr},
+                                  {"unk_token", nullptr},
+                                  {"continuing_subword_prefix", nullptr},
+                                  {"end_of_word_suffix", nullptr},
+                                  {"fuse_unk", false},
+                                  {"byte_fallback", false},
+                                  {"ignore_merges", false}};
+  model["vocab"] = std::move(vocabulary);
+  model["merges"] = std::move(merges);
+  return model;
+}
+
+/// The special tokens, which have the first ids.
+nlohmann::ordered_json added_tokens_json(const std::vector<std::string>& special) {
+  nlohmann::ordered_json added = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < special.size(); ++i)
+    added.push_back({{"id", i},
+                     {"content", special[i]},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
+  return added;
+}
+
+/// The whole tokenizer.json, as the library `tokenizers` writes it.
+nlohmann::ordered_json tokenizer_json(const MergeFinder& finder, const std::vector<std::string>& special,
+                                      const std::string& pattern) {
+  const nlohmann::ordered_json bytes = {
+      {"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
+  nlohmann::ordered_json root = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
+  root["added_tokens"] = added_tokens_json(special);
+  root["normalizer"] = nullptr;
+  root["pre_tokenizer"] = pre_tokenizer_json(pattern);
+  root["post_processor"] = nullptr;
+  root["decoder"] = bytes;
+  root["model"] = model_json(finder);
+  return root;
+}
+
 }  // namespace
 
 BpeTraining::BpeTraining(std::string_view pattern, std::vector<std::string> special)
@@ -168,44 +221,7 @@ std::string BpeTraining::train(int64_t size) const {
   MergeFinder finder(std::move(words), std::move(tokens));
   finder.run(static_cast<size_t>(size));
 
-  nlohmann::ordered_json vocabulary = nlohmann::ordered_json::object(), merges = nlohmann::ordered_json::array(),
-                         added = nlohmann::ordered_json::array();
-  std::vector<std::pair<std::string, nlohmann::ordered_json>> entries;
-  for (size_t i = 0; i < finder.tokens().size(); ++i) entries.emplace_back(finder.tokens()[i], i);
-  // ordered_json looks for each key; its base is a list of pairs that are known to differ.
-  auto& list = vocabulary.get_ref<nlohmann::ordered_json::object_t&>();
-  for (auto& [text, id] : entries) list.emplace_back(std::move(text), std::move(id));
-  for (const Pair& pair : finder.merges())
-    merges.push_back(
-        {finder.tokens()[static_cast<size_t>(pair.first)], finder.tokens()[static_cast<size_t>(pair.second)]});
-  for (size_t i = 0; i < special_.size(); ++i)
-    added.push_back({{"id", i},
-                     {"content", special_[i]},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", true}});
-  const nlohmann::ordered_json bytes = {
-      {"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
-  nlohmann::ordered_json model = {{"type", "BPE"},
-                                  {"dropout", nullptr},
-                                  {"unk_token", nullptr},
-                                  {"continuing_subword_prefix", nullptr},
-                                  {"end_of_word_suffix", nullptr},
-                                  {"fuse_unk", false},
-                                  {"byte_fallback", false},
-                                  {"ignore_merges", false}};
-  model["vocab"] = std::move(vocabulary);
-  model["merges"] = std::move(merges);
-  nlohmann::ordered_json root = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
-  root["added_tokens"] = std::move(added);
-  root["normalizer"] = nullptr;
-  root["pre_tokenizer"] = pre_tokenizer_json(pattern_);
-  root["post_processor"] = nullptr;
-  root["decoder"] = bytes;
-  root["model"] = std::move(model);
-  return root.dump(2) + "\n";
+  return tokenizer_json(finder, special_, pattern_).dump(2) + "\n";
 }
 
 }  // namespace trainctl

@@ -6,13 +6,13 @@
 Rivals: plans drawn at random, of which those count that `trainctl plan` accepts; the search's own best; the named plans (data
 parallel at each level of optimizer_shard, each product cut by its units, pipelines of 2, 4 and 8 stages); each single change of the
 chosen plan. Plans whose programs are the same are one. Each round runs all of them once, in another order, the chosen plan at the
-begin, the middle and the end. Prints the median step of each, fastest first, and the regret: how much longer the chosen plan takes than the fastest. Ends with 1 if that is
+beginning, in the middle and at the end. Prints the median step of each, fastest first, and the regret: how much longer the chosen plan takes than the fastest. Ends with 1 if that is
 more than --most (default 5 %; 2 on GPUs).
 
 --budget begins no run after this many seconds. If FILE of --json is there, the same rivals resume from what it has measured: those with
 the fewest rounds first, so several short calls are one long one.
 
-Needs a quiet machine: with more ranks than cores, what else runs decides. --machine is what `trainctl calibrate` wrote here.
+Needs a quiet machine: with more ranks than cores, other work on the machine determines the result. --machine is what `trainctl calibrate` wrote here.
 """
 import argparse, concurrent.futures, hashlib, json, os, pathlib, random, statistics, subprocess, sys, tempfile, time
 

@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "launcher/run_directory.h"
 #include "tests/cli/command.h"
+#include "tests/jobs/jobs.h"
 #include "tests/launcher/launcher_process.h"
 #include "tests/launcher/scratch.h"
 
@@ -95,6 +96,33 @@ TEST_CASE("the plan says which server holds which range and what each rank pushe
   const CommandResult text = trainctl_command(scratch.path(), std::vector<std::string>{"plan", "job.yaml"} + kServed);
   CHECK(contains(text.out, "2 workers and 2 servers"));
   CHECK(contains(text.out, "received per step"));
+}
+
+TEST_CASE("workers in step report the loads of experts, whether servers own all weights or tables alone") {
+  const Scratch scratch;
+  std::ofstream(scratch.path() + "/job.yaml") << job_text("moe");
+  const auto loads = [&](const std::vector<std::string>& plan) {
+    const CommandResult result = trainctl_command(
+        scratch.path(), std::vector<std::string>{"run", "job.yaml", "train.steps=2", "launch.log_dir=logs"} + plan);
+    INFO(result.err);
+    REQUIRE(result.exit_code == kExitDone);
+    std::vector<nlohmann::json> found;
+    std::istringstream lines(slurp(scratch.path() + "/logs/1/metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);)
+      if (const auto json = nlohmann::json::parse(line); json.value("kind", "") == "loads") found.push_back(json);
+    std::filesystem::remove_all(scratch.path() + "/logs");
+    REQUIRE(found.size() == 1);
+    return found[0];
+  };
+  const nlohmann::json one = loads({"launch.ranks=1"});
+  CHECK(one["max_load"].get<double>() > 1);
+  for (const std::vector<std::string>& plan :
+       {kServed, kServed + std::vector<std::string>{"parallel.tables=[table]"}}) {
+    const nlohmann::json served = loads(plan);
+    CHECK(served["max_load"] == one["max_load"]);
+    CHECK(served["min_load"] == one["min_load"]);
+    CHECK(served["entropy"].get<double>() == doctest::Approx(one["entropy"].get<double>()).epsilon(1e-5));
+  }
 }
 
 TEST_CASE("a worker that is killed ends a run with parameter servers and is its first cause") {

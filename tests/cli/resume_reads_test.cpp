@@ -153,3 +153,25 @@ TEST_CASE("a resumed run names each field of its optimizer that the run before i
   const CommandResult rate = run_steps("8", {"--resume-from", "log_output/2", "optimizer.learning_rate=0.02"});
   CHECK(contains(rate.out, "optimizer.learning_rate.base: 0.02 (it was 0.01)"));
 }
+
+TEST_CASE("a resumed run tells that a schedule over all of its steps has another length than before") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  const auto run_steps = [&](const std::string& steps, const std::string& total, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {
+        "run", "job.yaml", "train={steps: " + steps + ", checkpoint: {every_steps: 4}}",
+        "optimizer={type: sgd, learning_rate: {type: linear, base: 0.01, min: 0.002, total_steps: " + total + "}}"};
+    words.insert(words.end(), more.begin(), more.end());
+    return trainctl_command(scratch.path(), words);
+  };
+  REQUIRE(run_steps("4", "0", {}).exit_code == kExitDone);
+  const CommandResult longer = run_steps("8", "0", {"--resume-from", "log_output/1"});
+  INFO(longer.out);
+  CHECK(longer.exit_code == kExitDone);
+  CHECK(contains(longer.out,
+                 "a schedule of 8 steps, and of 4 in the run in log_output/1: step 5 has the rate 0.006, "
+                 "not 0.002; set the total_steps of optimizer.learning_rate"));
+  const CommandResult same = run_steps("8", "4", {"--resume-from", "log_output/1"});
+  CHECK(same.exit_code == kExitDone);
+  CHECK_FALSE(contains(same.out, "follows a schedule"));
+}

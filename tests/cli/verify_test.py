@@ -82,6 +82,10 @@ def differences(folder):
     assert found["first"]["kind"] == "momentum" and found["first"]["tensor"].startswith("fc1."), found["first"]
     assert all(each["step"] >= 2 for each in found["tensors"])
     folder.run("diff", "4", "7", code=1)
+    wide = folder.run("run", "job.yaml", "train.epochs=1", "network.fc2.units=20").stdout
+    wide = re.search(r"log_output/(\d+)", wide).group(1)
+    found = json.loads(folder.run("diff", "4", wide, "--json", code=1).stdout)["first"]
+    assert (found["step"], found["kind"]) == (0, "weight") and found["tensor"].startswith("fc2."), found
     folder.run("diff", "4", "7", "--tolerance", "1e-4")
     folder.run("diff", "4", "6", "--html", "diff.html", code=1)
     assert "fc1.weight" in open(folder.file("diff.html")).read()

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -13,6 +14,7 @@
 #include "engine/train/checkpoint/weight_files.h"
 #include "engine/train/data/read_and_plan.h"
 #include "tests/cli/command.h"
+#include "tests/launcher/launcher_process.h"
 #include "tests/launcher/scratch.h"
 
 using namespace trainctl;
@@ -289,4 +291,57 @@ TEST_CASE("an f64 weight that f32 cannot represent is an error that names the te
                                         << std::string(reinterpret_cast<const char*>(values_of_file), 16);
   CHECK_THROWS_WITH_AS(values(WeightFiles(path), "w"),
                        doctest::Contains("tensor 'w': element 1 is 1e+39, which is too large for f32"), EnvError);
+}
+
+TEST_CASE("a mixture that was not imported is exported as a model folder, unless its config.json would be another's") {
+  const Scratch scratch;
+  const auto command = [&](const Words& words) { return trainctl_command(scratch.path(), words); };
+  const auto exported = [&](const std::string& text, const Words& more) {
+    std::ofstream(scratch.path() + "/job.yaml") << text;
+    Words words = {"run",
+                   "job.yaml",
+                   "vars={layers: 2, heads: 4, kv_heads: 2, d: 16, hidden: 12, experts: 4, top_k: 2, length: 8, "
+                   "vocab: 32}",
+                   "precision=fp32",
+                   "launch.device=cpu",
+                   "dataset.batch=4",
+                   "train.steps=1",
+                   "launch.log_dir=logs"};
+    words.insert(words.end(), more.begin(), more.end());
+    std::filesystem::remove_all(scratch.path() + "/logs");
+    std::filesystem::remove_all(scratch.path() + "/model");
+    const CommandResult run = command(words);
+    INFO(run.err);
+    REQUIRE(run.exit_code == kExitDone);
+    return command({"checkpoint", "export", "logs/1", "--map", "auto", "-o", "model"});
+  };
+  const std::string moe =
+      std::string(std::find_if(job_templates().begin(), job_templates().end(), [](const JobTemplate& t) {
+                    return t.name == "moe";
+                  })->text);
+  const CommandResult done = exported(moe, {"launch.ranks=2", "parallel.expert=2"});
+  INFO(done.err);
+  CHECK(done.exit_code == kExitDone);
+  CHECK(contains(slurp(scratch.path() + "/model/config.json"), "MixtralForCausalLM"));
+  const std::string causal = "causal: true";
+  for (const auto& [field, reason] : {std::pair("causal: true, softcap: 2.0", "a softcap of scores"),
+                                      std::pair("causal: true, scale: 0.3", "a scale of scores"),
+                                      std::pair("causal: false", "attention that is not causal"),
+                                      std::pair("causal: true, packing: qkv", "packing: qkv")}) {
+    std::string text = moe;
+    text.replace(text.find(causal), causal.size(), field);
+    const CommandResult refused = exported(text, {});
+    CHECK(refused.exit_code == kExitSpec);
+    CHECK_MESSAGE(contains(refused.err, reason), refused.err);
+  }
+  const std::string repeated = "{module: block, name: h, repeat: \"${layers}\"}";
+  std::string text = moe;
+  const std::string block = text.substr(text.find("  block:\n"), text.find("\nnetwork:") - text.find("  block:\n"));
+  std::string other = block;
+  other.replace(0, 8, "  other:");
+  other.replace(other.find("top_k: \"${top_k}\""), 17, "top_k: 1");
+  text.replace(text.find(repeated), repeated.size(), "{module: block, name: h.0}\n  - {module: other, name: h.1}");
+  text.insert(text.find("\nnetwork:"), other);
+  const CommandResult differs = exported(text, {});
+  CHECK_MESSAGE(contains(differs.err, "blocks that differ: h.0.moe and block 1"), differs.err);
 }

@@ -9,7 +9,6 @@
 #include "engine/graph/half.h"
 #include "engine/ops/cuda/cudnn_plans.h"
 #include "engine/ops/cuda/device_choices_cuda.h"
-#include "engine/ops/cuda/trial_cuda.h"
 #include "tests/cuda_emulator/library_rules.h"
 #include "tools/cuda_emulator/global_memory.h"
 #include "tools/cuda_emulator/runtime_state.h"
@@ -252,15 +251,6 @@ KeptChoices& choices_of_device(const std::string&, const std::string&) {
   static KeptChoices here("");  // where nothing can be kept the first candidate is taken
   return here;
 }
-
-size_t fastest(size_t, const std::function<float(size_t)>&) { return 0; }
-
-struct Trial::Device {};
-Trial::Trial() = default;
-Trial::~Trial() = default;
-void* Trial::memory(int64_t) { return nullptr; }
-void* Trial::numbers(int64_t, DType) { return nullptr; }
-float Trial::milliseconds(const Once&, int) { return -1; }
 
 }  // namespace trainctl::cuda
 

@@ -191,3 +191,14 @@ TEST_CASE("a validation between two synchronizations evaluates the outer weights
   // After steps 4 and 5 the outer weights are those of step 3, so steps 4 and 2 differ, and no step in between counts.
   CHECK(run.validations[0][0].values != run.validations[0][1].values);
 }
+
+TEST_CASE("experts do not keep replicas from validating between two synchronizations: their load is that of a step") {
+  const Overrides fields = kLocal + Overrides{"launch.ranks=4", "parallel.mode=semi_auto_parallel", "parallel.expert=2",
+                                              "validation={every_steps: 2, dataset: {samples: 16}}"};
+  const LocalRun run = run_local("moe", fields, 2);
+  REQUIRE(run.validations[0].size() == 4);
+  for (const auto& of_rank : run.validations) {
+    REQUIRE(of_rank.size() == 4);
+    for (size_t v = 0; v < of_rank.size(); ++v) CHECK(of_rank[v].values == run.validations[0][v].values);
+  }
+}

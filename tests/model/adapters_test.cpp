@@ -5,6 +5,7 @@
 
 #include "engine/base/error.h"
 #include "engine/model/model.h"
+#include "engine/spec/parse.h"
 #include "tests/jobs/jobs.h"
 
 using namespace trainctl;
@@ -74,6 +75,37 @@ TEST_CASE("readers of an adapted layer, and the loss, read the sum with its adap
   CHECK_FALSE(reads("skip", "fc2"));
   CHECK(reads("loss", "head.lora"));
   CHECK(reads("fc2.lora_a", "act1"));
+}
+
+namespace {
+
+/// A mixture with a shared expert, whose layers the pattern of the adapters names.
+Graph mixture_with(const std::string& pattern) {
+  const JobSpec spec = parse_job(R"(
+dataset: {type: random, shape: [4, 6], label_shape: [4, 6], label_dtype: f32, batch: 4}
+network:
+  - {name: moe, type: moe, experts: 4, top_k: 2, hidden: 8, shared_hidden: 10}
+loss: mse
+adapters: {lora: {rank: 2, layers: [')" +
+                                     pattern + "']}}\n",
+                                 "job.yaml");
+  return build_graph(spec, data_and_label({4, 6}, {4, 6}));
+}
+
+}  // namespace
+
+TEST_CASE("adapters adapt the dense layers of a shared expert, whose readers read the sum") {
+  CHECK(trained_names(mixture_with("moe.shared_*")) ==
+        std::vector<std::string>{"moe.shared_gate.lora_a.weight", "moe.shared_gate.lora_b.weight",
+                                 "moe.shared_up.lora_a.weight", "moe.shared_up.lora_b.weight",
+                                 "moe.shared_down.lora_a.weight", "moe.shared_down.lora_b.weight"});
+  const Graph graph = mixture_with("moe.shared_down");
+  const auto adapted = graph.find_tensor("moe.shared_down.lora");
+  REQUIRE(adapted.has_value());
+  CHECK(std::ranges::any_of(graph.nodes, [&](const Node& node) {
+    return node.name.starts_with("moe.shared") && !node.name.starts_with("moe.shared_") &&
+           std::ranges::count(node.inputs, *adapted) > 0;
+  }));
 }
 
 TEST_CASE("adapters are for dense layers") {

@@ -225,6 +225,18 @@ TEST_CASE("ranks of hybrid_parallel that read the same rows count a summed loss 
   CHECK(scale(", full_batch: true") == doctest::Approx(0.25));
 }
 
+TEST_CASE("a mixture may skip steps: its load is that of the last step, but a bias that balances it is kept") {
+  const auto mixture = [](const std::string& router) {
+    return "network:\n  - {name: moe, type: moe, experts: 4, top_k: 2, hidden: 8, router: {" + router +
+           "}}\nloss: mse\ntrain: {on_nan: skip, steps: 3}\n";
+  };
+  const Data rows{.shape = {4, 6}, .label = {4, 6}};
+  CHECK(build(mixture("balance: aux_loss, z_loss: 0.1"), rows).find_tensor("moe.expert_load"));
+  const std::vector<std::string> refused = problems(mixture("balance: bias"), rows);
+  REQUIRE(refused.size() == 1);
+  CHECK(refused[0].find("balance the experts by an aux_loss instead of a bias") != std::string::npos);
+}
+
 TEST_CASE("a repeated module builds layers with full names") {
   const Graph graph = build(R"(modules:
   block:

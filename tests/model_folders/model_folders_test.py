@@ -286,6 +286,29 @@ def deepseek_v3(folder):
     case.check(plans(LATENT_CUTS.replace("Q", "q_up")))
 
 
+def odd_mixtures(folder):
+    """Odd numbers of experts, of heads and of groups; all experts of a token, or one; each expert on a rank of its own, and rows on two ranks."""
+    sizes = {**SIZES, "hidden_size": 40, "intermediate_size": 56, "num_hidden_layers": 3, "num_attention_heads": 5, "num_key_value_heads": 1}
+    latent = {**sizes, **LATENT, "qk_nope_head_dim": 4, "qk_rope_head_dim": 8, "v_head_dim": 20, "num_key_value_heads": 5}
+    models = {
+        5: transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes, **TOKENS, num_local_experts=5, num_experts_per_tok=5, tie_word_embeddings=True)),
+        7: transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(**sizes, **TOKENS, head_dim=12, num_experts=7, num_experts_per_tok=1,
+                                                                        moe_intermediate_size=20, norm_topk_prob=True)),
+        9: transformers.DeepseekV3ForCausalLM(transformers.DeepseekV3Config(**latent, **TOKENS, **{**MIXTURE, "n_routed_experts": 9, "moe_intermediate_size": 20},
+                                                                            q_lora_rank=None, first_k_dense_replace=1, n_group=3, topk_group=2,
+                                                                            norm_topk_prob=False, rope_scaling=None)),
+    }
+    for experts, model in models.items():
+        own = folder / str(experts)
+        own.mkdir()
+        case = Case(model.config.model_type, model, own, "head", "60KB")
+        case.job.write_text(case.job.read_text().replace("type: moe,", f"type: moe, capacity: {experts},"))
+        case.tokens()
+        case.check({"one rank": ["launch.ranks=1"],
+                    "experts": [f"launch.ranks={experts}", f"parallel={{mode: semi_auto_parallel, expert: {experts}}}"],
+                    "rows": ["launch.ranks=2", "parallel={mode: semi_auto_parallel, context: 2, optimizer_shard: {level: 3, min_kb: 0}}"]})
+
+
 def gemma2(folder):
     config = transformers.Gemma2Config(**SIZES, **TOKENS, head_dim=16, query_pre_attn_scalar=24, sliding_window=8)
     decoder(transformers.Gemma2ForCausalLM, config, folder, "logits")
@@ -362,7 +385,7 @@ def refused(folder):
 
 
 FAMILIES = {each.__name__: each for each in (gpt2, llama, smollm, llama3, yarn, mistral, mistral_without_window, qwen2, qwen3, mixtral,
-                                              qwen3_moe, olmoe, gpt_oss, gpt_oss_mxfp4, deepseek_v2_lite, deepseek_v2, deepseek_v3, gemma2, gemma3, phi3,
+                                              qwen3_moe, olmoe, gpt_oss, gpt_oss_mxfp4, deepseek_v2_lite, deepseek_v2, deepseek_v3, odd_mixtures, gemma2, gemma3, phi3,
                                               longrope, bert_masked, bert_classifier, vit, refused)}
 
 

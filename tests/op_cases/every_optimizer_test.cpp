@@ -153,6 +153,32 @@ TEST_CASE("every optimizer reduces a loss with its defaults, and a plain step is
   }
 }
 
+TEST_CASE("decoupled weight decay shrinks weights by lr * wd in each step, without a bias from rounding") {
+  constexpr float kRate = 1e-3f;
+  constexpr int kUpdates = 400;
+  for (const char* name : {"adamw", "nadam", "lion", "muon", "adafactor"}) {
+    CAPTURE(name);
+    const OptimizerDef& def = get_optimizer(name);
+    const double decay = 0.0377;  // 1 - 1e-3 * 0.0377 is almost halfway between two f32 numbers
+    Attrs settings{{"weight_decay", decay}};
+    if (def.name == std::string_view("nadam")) settings.set("decoupled_weight_decay", true);
+    const Optimizer optimizer(def, settings);
+    UpdatedParameter parameter(optimizer, 0);
+    const UpdateFloats start = parameter.weights;
+    UpdateFloats g(kUpdatedWeights);
+    for (int update = 1; update <= kUpdates; ++update) {
+      StepScalars scalars{.learning_rate = kRate};
+      optimizer.fill_scalars(update, scalars);
+      parameter.update({update_arg(g)}, update_attrs_of(optimizer), scalars);
+    }
+    const double expected = std::pow(1 - double{kRate} * decay, kUpdates);
+    double bias = 0;
+    for (size_t i = 0; i < start.size(); ++i)
+      bias += (parameter.weights[i] / (expected * start[i]) - 1) / kUpdatedWeights;
+    CHECK(std::abs(bias) < 1e-6);
+  }
+}
+
 TEST_CASE("every optimizer clips by value, divides by the loss scale, and skips a step without a change") {
   for (const OptimizerDef* def : optimizers_and_companions()) {
     CAPTURE(def->name);

@@ -48,7 +48,7 @@ TEST_CASE("a rank whose experts receive more rows than it has memory for ends wi
   one_more[1] = 2;
   CHECK(error_of(half).empty());
   CHECK(error_of(one_more) ==
-        "moe: the router sends 9 rows to experts 2 to 2, but this rank has memory for 8\n  increase the layer's "
+        "moe: the router sends 9 rows to expert 2, but this rank has memory for 8\n  increase the layer's "
         "capacity, "
         "or cut the experts over fewer ranks");
 }

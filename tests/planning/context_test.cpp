@@ -94,6 +94,23 @@ TEST_CASE("a plan whose rows cannot be balanced is charged for the rank with the
   }
 }
 
+TEST_CASE("a note says why the rows of causal attention cannot be balanced, unless nothing is lost") {
+  const auto note = [](const PlannedJob& job) {
+    for (const std::string& each : job.plan.notes)
+      if (each.starts_with("attention over")) return each;
+    return std::string();
+  };
+  const auto contains = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  const char* const loss = "the last rank computes almost twice the mean of causal attention";
+  CHECK(contains(note(shared_rows(4, "ring", "", "", 32764)), "32,764 rows are not a multiple of 8"));
+  const std::string dropout = "\n    - {name: drop, type: dropout, p: 0.1}";
+  CHECK(contains(note(shared_rows(4, "gather", "", dropout)), "other layers depend on the order"));
+  CHECK(contains(note(shared_rows(4, "ring")), "rank i of 4 has the pieces"));
+  CHECK_FALSE(contains(note(shared_rows(4, "ring")), loss));
+  CHECK_FALSE(contains(note(shared_rows(2, "ulysses", "", "", 32762)), loss));
+  CHECK_FALSE(contains(note(shared_rows(4, "gather", ", window: 64", "", 32764)), loss));
+}
+
 TEST_CASE("no kernel of a ring runs beside a message that is awaited") {
   PlannedJob job = shared_rows(4, "ring");
   const RankClasses classes = compile_classes(job);

@@ -122,6 +122,8 @@ WRONG = {
          ["row_dot", "letter 'n' (dim 1 of input x, dim 1 of input z)", "the output is not that of one rank", "added up"]),
     "a gradient with a wrong factor":
         ([("dy[i] * (1 + power * twice)", "dy[i] * (1 + 2 * power * twice)")], ["snake", "the gradient of input x is wrong", "differences of forward give"]),
+    "a gradient that is 0.1 % too large":
+        ([("dy[i] * (1 + power * twice)", "dy[i] * (1 + power * twice) * 1.001f")], ["snake", "the gradient of input x is 1.001 times as large as differences of forward"]),
     "a gradient of the wrong sign":
         ([("dx[k] = dy[k / columns] * other[k]", "dx[k] = -dy[k / columns] * other[k]")], ["row_dot", "(-1 times as much)"]),
     "a softmax-like op whose rule lets its rows be cut":

@@ -281,6 +281,17 @@ TEST_CASE("search: a found plan is an ordinary job that gives the same plan, eac
   CHECK(one.search->best().trial.seconds >= one.search->bound);
 }
 
+TEST_CASE("search: a found plan of a job with a reference model is an ordinary job too") {
+  const std::string file = std::string(TRAINCTL_SOURCE_DIR) + "/templates/dpo.yaml";
+  const PlannedJob one =
+      plan_job(load_job(file, {"launch.ranks=2", "launch.device=cpu", "parallel.mode=auto_parallel"}));
+  REQUIRE(one.search);
+  const PlannedJob again = plan_job(parse_job(to_yaml(one.spec), file));
+  REQUIRE(again.plan.layers.size() == one.plan.layers.size());
+  for (size_t l = 0; l < one.plan.layers.size(); ++l)
+    CHECK(again.plan.layers[l].factor_axes == one.plan.layers[l].factor_axes);
+}
+
 TEST_CASE("search: the programs of its last trial are those of the found plan, compiled anew") {
   for (const std::string& more : {std::string("train.steps=3"), std::string("parallel.stages=2"),
                                   std::string("parallel.strategies={h.*.up: [[1, 1, 1], [8, 1]]}")}) {
@@ -436,7 +447,7 @@ TEST_CASE("search: a plan whose trial has a fault is not chosen, even if only th
         return {.fault = "its stages would deadlock"};
       return {.seconds = has_stages ? 0.5 : 1.0, .memory = 1, .of_all_ranks = ranks == TriedRanks::all};
     };
-    return find_plan(spec, job.data.shapes, job.cost, 0, try_plan);
+    return find_plan(spec, job.data.shapes, job.cost, {}, try_plan);
   };
   for (const TriedRanks faulty : {TriedRanks::one_per_stage, TriedRanks::all}) {
     const FoundPlan plan = search_with(faulty, {});

@@ -2,7 +2,9 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,7 +68,60 @@ PlannedJob searched(const std::string& text, std::vector<std::string> settings) 
   return planned(text, settings);
 }
 
+/// Searches for a plan of one long sequence on 8 GPUs with a substitute for find_plan, in which the plan of each size
+/// takes the seconds that `seconds_of` gives for tensor, context and whether activations are offloaded; if it gives
+/// 0, no plan fits. Adds the sizes that were searched without offloading to `searched`.
+template <class SecondsOf>
+JobSpec chosen_by(const SecondsOf& seconds_of, std::set<std::pair<int, int>>& searched) {
+  const std::string text = llama({.blocks = 3, .hidden = 6144, .length = 16384, .batch = 1, .ranks = 8});
+  PlannedJob job = planned(text, {"parallel.mode=semi_auto_parallel", "parallel.context=8"});
+  job.spec = parse_job(text, "job.yaml", {"parallel.mode=auto_parallel"});
+  search_plan(
+      job, [&](const JobSpec& spec, const DataShapes&, const CostModel&, const PlanLimits& limits, const TryPlan&) {
+        const ParallelSpec& parallel = spec.parallel;
+        const bool offloads = !parallel.offload.activations.empty();
+        if (!offloads) searched.insert({parallel.tensor, parallel.context});
+        const double seconds = seconds_of(parallel.tensor, parallel.context, offloads);
+        TriedPlan plan;
+        plan.name = "a plan";
+        plan.choice.optimizer_shard.level = 3;
+        plan.trial = {.seconds = std::max(seconds, 0.001), .memory = seconds > 0 ? limits.memory : 2 * limits.memory};
+        FoundPlan found;
+        found.memory = limits.memory;
+        found.tried = {plan};
+        if (seconds == 0) throw NoPlanFits(spec, limits.memory, 2 * limits.memory, "a plan", found.tried);
+        return found;
+      });
+  return job.spec;
+}
+
 }  // namespace
+
+TEST_CASE("search: where the fastest sizes have no plan that fits, sizes that need less memory are searched too") {
+  std::set<std::pair<int, int>> searched;
+  const JobSpec chosen = chosen_by(
+      [](int tensor, int context, bool offloads) {
+        if (offloads) return 0.0;
+        return context == 1 ? 4.0 : tensor == 1 && context == 8 ? 2.0 : 0.0;
+      },
+      searched);
+  CHECK(searched.size() >= 3);
+  CHECK(searched.contains({1, 8}));
+  CHECK(chosen.parallel.tensor == 1);
+  CHECK(chosen.parallel.context == 8);
+}
+
+TEST_CASE("search: offloading is tried with sizes that have no plan without it, although others have one") {
+  std::set<std::pair<int, int>> searched;
+  const JobSpec chosen = chosen_by(
+      [](int, int context, bool offloads) {
+        if (context == 1) return offloads ? 0.0 : 4.0;
+        return offloads ? 2.0 : 0.0;
+      },
+      searched);
+  CHECK(!chosen.parallel.offload.activations.empty());
+  CHECK(chosen.parallel.context > 1);
+}
 
 TEST_CASE("search: with fewer samples than ranks auto_parallel is within 2 % of every size of context and tensor") {
   for (const int batch : {1, 2}) {
@@ -115,17 +170,18 @@ TEST_CASE("search: an error that has nothing to do with memory is reported after
                 {"launch.ranks=8", "launch.device=cuda", "launch.machine=h100x8", "parallel.mode=auto_parallel"});
   const JobSpec given = job.spec;
   int searches = 0;
-  const auto fail = [&](const JobSpec&, const DataShapes&, const CostModel&, int64_t, const TryPlan&) -> FoundPlan {
+  const auto fail = [&](const JobSpec&, const DataShapes&, const CostModel&, const PlanLimits&,
+                        const TryPlan&) -> FoundPlan {
     ++searches;
     throw SpecError({}, "parallel.stages", "unrelated");
   };
   CHECK_THROWS_WITH_AS(search_plan(job, fail), doctest::Contains("unrelated"), SpecError);
   CHECK(searches == 1);
-  const auto too_large = [&](const JobSpec& spec, const DataShapes&, const CostModel&, int64_t limit,
+  const auto too_large = [&](const JobSpec& spec, const DataShapes&, const CostModel&, const PlanLimits& limits,
                              const TryPlan&) -> FoundPlan {
     ++searches;
     const bool offloads = spec.parallel.offload.optimizer == StatePlace::host;
-    throw NoPlanFits(spec, limit, limit + (offloads ? 1024 : 4096), "a plan");
+    throw NoPlanFits(spec, limits.memory, limits.memory + (offloads ? 1024 : 4096), "a plan");
   };
   searches = 0;
   job.spec = given;
@@ -138,9 +194,9 @@ TEST_CASE("search: a limit that no plan comes near is rejected after few trials"
   PlannedJob job = planned(text, {"parallel.mode=data_parallel", "parallel.optimizer_shard=3"});
   job.spec = parse_job(text, "job.yaml", {"parallel.mode=auto_parallel", "parallel.max_memory=1GiB"});
   int trials = 0;
-  const auto counted = [&](const JobSpec& spec, const DataShapes& data, const CostModel& cost, int64_t memory,
+  const auto counted = [&](const JobSpec& spec, const DataShapes& data, const CostModel& cost, const PlanLimits& limits,
                            const TryPlan& try_plan) {
-    return find_plan(spec, data, cost, memory, [&](JobSpec tried, TriedRanks ranks) {
+    return find_plan(spec, data, cost, limits, [&](JobSpec tried, TriedRanks ranks) {
       ++trials;
       return try_plan(std::move(tried), ranks);
     });

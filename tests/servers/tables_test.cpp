@@ -84,6 +84,25 @@ TEST_CASE("one worker with tables has the losses of a dense embedding under one 
   }
 }
 
+TEST_CASE("one worker with tables in bf16 has the losses of a dense embedding in bf16 under one rank") {
+  for (const char* gradients : {"fp32", "bf16"})
+    for (const char* micro_batches : {"1", "2"})
+      for (const bool in_step : {true, false}) {
+        CAPTURE(gradients);
+        CAPTURE(micro_batches);
+        CAPTURE(in_step);
+        const Overrides same = {"precision=bf16", std::string("gradient_precision=") + gradients,
+                                std::string("parallel.micro_batches=") + micro_batches,
+                                "optimizer={type: sgd, learning_rate: 0.1}"};
+        const RunResult dense = run_job("wide_deep", same);
+        const Overrides steps = in_step ? Overrides{"parallel.sync=true", "parallel.staleness=0"} : Overrides{};
+        const AsyncRun run = run_async(plan_job(job_spec("wide_deep", same + tables_with_tables(1, 2) + steps)));
+        REQUIRE(run.losses.size() == dense.losses.size());
+        for (const auto& [batch, loss] : run.losses)
+          CHECK(loss == doctest::Approx(dense.losses[static_cast<size_t>(batch)]).epsilon(5e-3));
+      }
+}
+
 TEST_CASE("workers with tables learn made-up clicks, and validate with the servers' rows") {
   const Overrides longer = {"dataset.samples=2048", "train={epochs: 12}", "validation={dataset: {samples: 512}}",
                             "optimizer={type: adam, learning_rate: 0.01}", "metrics=[accuracy]"};
@@ -122,7 +141,7 @@ TEST_CASE("a window has each id of the batch once, and each server's rows togeth
   for (int server = 0; server < 3; ++server) {
     const auto part = window.parts(0, server, window.ids(0, server).size())[0];
     CHECK(part.weights == next);
-    next += part.bytes;
+    next += part.floats * byte_size(part.weight_type);
   }
   ids[0] = 1000;
   CHECK_THROWS_AS(window.take(inputs.data()), EnvError);

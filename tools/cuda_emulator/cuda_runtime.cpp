@@ -266,7 +266,7 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* stub, cons
   }
   const Function* f = function_of(stub);
   if (f != nullptr && size > (f->large_clusters ? 16 : 8)) return outcome(cudaErrorInvalidClusterSize);
-  *clusters = blocks * multiprocessors / size;
+  *clusters = std::min(blocks * multiprocessors / size, most_clusters);
   return status;
 }
 

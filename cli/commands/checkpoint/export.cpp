@@ -26,6 +26,7 @@
 #include "engine/train/checkpoint/export_adapters.h"
 #include "engine/train/checkpoint/export_weights.h"
 #include "engine/train/checkpoint/gguf/write_gguf.h"
+#include "engine/train/checkpoint/manifest.h"
 #include "engine/train/files/disk.h"
 
 namespace trainctl {
@@ -65,12 +66,13 @@ std::string source_folder(const JobSpec& job) {
 std::string fitting_map(const Manifest& manifest, const JobSpec& job) {
   const LayerNumbers layers = numbers_of(job);
   const std::vector<StoredTensor> tensors = manifest.with_base();
-  std::vector<std::string> names = {"gpt2", "llama"};
+  std::vector<std::string> names = {"gpt2", "llama", "mixtral", "qwen3_moe"};
   for (const std::string& name : map_names()) names.push_back(name);
   for (const std::string& name : names) {
     const NameMap map = choose_map(name, "");
     const bool fits = std::all_of(tensors.begin(), tensors.end(), [&](const StoredTensor& tensor) {
-      return is_adapter_parameter(job, tensor.name) || map.of_ours(tensor.name, layers).has_value();
+      return is_adapter_parameter(job, tensor.name) || is_step_statistic(tensor.name) ||
+             map.of_ours(tensor.name, layers).has_value();
     });
     if (fits) return name;
   }

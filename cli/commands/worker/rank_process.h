@@ -93,6 +93,8 @@ class RankProcess {
   void begin_gpu();
   /// From here on, a file system that stops responding ends the rank.
   void plan();
+  void compile_programs();
+  double samples_per_step() const;
   void plan_with(const std::function<PlannedJob(JobSpec)>& plan_spec);
   /// On one host, the launcher keeps only lines that will not be repeated (cli/run/launch/metrics_file.h). On several
   /// hosts, the agent of rank 0's host sends what that rank writes, and the launcher appends it.

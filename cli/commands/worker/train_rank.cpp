@@ -55,10 +55,7 @@ void RankProcess::train() {
   RankStatus& status = memory_->status(options_.rank);
   status.state = RankState::loading;
   plan();
-  program_ = compile(*job_, options_.rank);
-  if (job_->validation) beside_ = compile_validation(*job_, options_.rank);
-  if (validates_averages(*job_)) exchange_ = compile_exchange(*job_, options_.rank);
-  if (job_->plan.has_replicas()) synchronization_ = compile_synchronization(*job_, options_.rank);
+  compile_programs();
   start_up.ended("program");
 
   Rendezvous rendezvous(job_->spec, memory_, options_.rank, hosts());
@@ -76,12 +73,7 @@ void RankProcess::train() {
   status.state = RankState::training;
   const std::optional<EmulatedSpeed> speed =
       program_->server < 0 ? EmulatedSpeed::of_environment(options_.rank) : std::nullopt;
-  const int workers_of_step = job_->plan.is_asynchronous() ? 1 : job_->spec.launch.ranks;
-  const std::vector<int>& own = job_->plan.rank_micro_batches;
-  const double samples =
-      static_cast<double>(job_->spec.dataset.batch) *
-      (own.empty() ? 1.0 / workers_of_step
-                   : static_cast<double>(own.at(static_cast<size_t>(options_.rank))) / job_->plan.micro_batches);
+  const double samples = samples_per_step();
   train_options.may_start = [&](int64_t step) {  // `step` counts from 0, faults and the gate from 1
     if (fault) fault->strike(step + 1);
     if (speed) speed->step(samples);
@@ -101,6 +93,23 @@ void RankProcess::train() {
   train_with(train_options, output, profile, rendezvous);
   profile.ended();
   status.state = RankState::done;
+}
+
+/// Compiles the rank's program, and those that run beside it.
+void RankProcess::compile_programs() {
+  program_ = compile(*job_, options_.rank);
+  if (job_->validation) beside_ = compile_validation(*job_, options_.rank);
+  if (validates_averages(*job_)) exchange_ = compile_exchange(*job_, options_.rank);
+  if (job_->plan.has_replicas()) synchronization_ = compile_synchronization(*job_, options_.rank);
+}
+
+/// This rank's part of the samples of a step.
+double RankProcess::samples_per_step() const {
+  const int workers_of_step = job_->plan.is_asynchronous() ? 1 : job_->spec.launch.ranks;
+  const std::vector<int>& own = job_->plan.rank_micro_batches;
+  return static_cast<double>(job_->spec.dataset.batch) *
+         (own.empty() ? 1.0 / workers_of_step
+                      : static_cast<double>(own.at(static_cast<size_t>(options_.rank))) / job_->plan.micro_batches);
 }
 
 void RankProcess::serve(Communicator& comm, const StartUpClock& start_up) {
@@ -242,9 +251,10 @@ void RankProcess::train_with(TrainOptions& options, RankOutput& output, RankProf
         *program_, rendezvous.communicator(), job_->spec.train.fingerprints, options.from.step,
         [&output](int64_t step, const Fingerprints& prints) { output.write_fingerprints(step, prints); }));
   std::optional<ExpertLoads> expert_loads;
-  if (reports_expert_loads(*job_))
+  const int workers = num_workers(job_->plan);
+  if (reports_expert_loads(*job_) && program_->rank < workers)
     observers.add(expert_loads.emplace(
-        *program_, rendezvous.communicator(), steps_between_expert_loads(job_->spec.train), options.from.step,
+        *program_, rendezvous.communicator(), workers, steps_between_expert_loads(job_->spec.train), options.from.step,
         [&output](int64_t step, const LoadsOfLayers& loads) { output.write_expert_loads(step, loads); }));
   observers.add(output);
   observers.add(profile);

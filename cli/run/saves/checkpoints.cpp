@@ -160,9 +160,10 @@ Checkpoints::Checkpoints(const PlannedJob& job, const ResumeOptions& options, Ch
     return;
   }
   require_same_state(job, point_->manifest, point_->path, options.partial);
-  if (std::string changes = optimizer_changes(job.spec, job_of(*point_, job.spec)); !changes.empty())
-    notices_.push_back(std::move(changes));
-  position_after(job, point_->manifest, point_->path);
+  const std::string stored_job = job_of(*point_, job.spec);
+  const int64_t next_step = position_after(job, point_->manifest, point_->path).step;
+  for (std::string notice : {optimizer_changes(job.spec, stored_job), schedule_change(job, stored_job, next_step)})
+    if (!notice.empty()) notices_.push_back(std::move(notice));
 }
 
 Checkpoints::~Checkpoints() { close_images(); }

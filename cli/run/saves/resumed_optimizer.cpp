@@ -9,9 +9,11 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/planning/run_length.h"
 #include "engine/spec/job_fields.h"
 #include "engine/spec/parse.h"
 #include "engine/spec/replicas.h"
+#include "engine/spec/schedule.h"
 #include "engine/train/files/input_file.h"
 
 namespace trainctl {
@@ -53,6 +55,26 @@ std::string optimizer_changes(const JobSpec& spec, const std::string& stored_job
   if (changes.empty()) return "";
   return fmt::format("the optimizer is not that of the run in {}: {}; set these fields to continue as before",
                      std::filesystem::path(stored_job).parent_path().string(), join(changes));
+}
+
+std::string schedule_change(const PlannedJob& job, const std::string& stored_job, int64_t step) {
+  if (!std::filesystem::exists(stored_job)) return "";
+  TrainSpec stored;
+  try {
+    stored = load_run_job(stored_job).train;
+  } catch (const std::runtime_error&) {
+    return "";  // not a job
+  }
+  const int64_t of_epoch = steps_per_epoch(job.spec.dataset, job.data.samples);
+  const int64_t before = total_steps(stored, of_epoch), now = total_steps(job.spec.train, of_epoch);
+  const ScheduleSpec& schedule = job.spec.optimizer.learning_rate;
+  const double rate = learning_rate(schedule, step, now), expected = learning_rate(schedule, step, before);
+  if (step >= now || before == now || rate == expected) return "";
+  const char* const field = schedule.segments.empty() ? "total_steps" : "steps of the last segment";
+  return fmt::format(
+      "the learning rate follows a schedule of {} steps, and of {} in the run in {}: step {} has the "
+      "rate {:.3g}, not {:.3g}; set the {} of optimizer.learning_rate to continue as before",
+      now, before, std::filesystem::path(stored_job).parent_path().string(), step + 1, rate, expected, field);
 }
 
 }  // namespace trainctl

@@ -106,6 +106,7 @@ RankProgress progress_of(const RankStatus& status, const Program& program) {
   progress.waiting = state == RankState::connecting;
   // The last state of a rank that is done may not have reached the launcher yet.
   progress.saving = state == RankState::saving || state == RankState::done;
+  // The number of looks shows progress while neither a step nor an instruction does.
   if (progress.saving || step == 0 || program.server >= 0) progress.position ^= status.looks.load();
   if (const Instruction* at = instruction_at(status, program)) {
     progress.waiting = progress.waiting || at->opcode == Opcode::collective || at->opcode == Opcode::recv;

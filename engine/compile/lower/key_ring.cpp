@@ -1,5 +1,15 @@
 // Ring attention (exchange_keys.cpp): each rank has a block of rows and passes its block of keys and values from rank
-// to rank, so that its queries see all keys. A message is named by the number of ranks that its block has passed.
+// to rank, so that its queries see all keys. A node of attention enters; the sends, receives and kernels of this rank
+// leave, and the node's outputs are kept in the layouts of the plan. With 3 ranks, the keys that a rank has in each
+// step:
+//
+//            step 0   step 1   step 2
+//   rank 0   own      2        1          forward    ring_forward: out and logs of the queries so far are merged with
+//   rank 1   own      0        2                     those over the block of the step
+//   rank 2   own      1        0          backward   ring_grad: dq is added up on the rank; the gradients of a block
+//                                                    follow it, and return to its rank
+//
+// A message is named by the number of ranks that its block has passed.
 //
 // With a causal mask, a rank needs only some pairs of query and key blocks. In a balanced ring all ranks nevertheless
 // have the same list of instructions: the list contains the attention calls of every rank, and a rank marks the calls

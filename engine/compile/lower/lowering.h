@@ -1,5 +1,16 @@
-// The state of lower_stage: which buffer holds which (tensor, layout) of a micro-batch, what is still to be
-// received, and how far the gradients are.
+// The state of lower_stage, which turns the tasks of one rank into instructions, and the steps that share this state.
+//
+// A task is a forward or a backward pass of a micro-batch through a chunk of layers. Its nodes are lowered in their
+// order (lower_node), and each brings its inputs into the layouts that the plan demands of them:
+//
+//   bring          a tensor in a layout: loaded, received from another stage, redistributed or recomputed if necessary
+//   send_outputs   the messages to other stages, as soon as their tensors are complete
+//   contribute     gradients of parameters, added to their buckets; a complete bucket is reduced
+//   forget         at the end of a task, values that no later task reads
+//   finish_step    after the last task: remaining reductions, updates of the weights, loss and metrics
+//
+// The state therefore says which buffer has which (tensor, layout) of a micro-batch, which messages are still to be
+// received, and which gradients are complete. Every instruction is appended to Compiler::code by emit().
 #pragma once
 
 #include <map>

@@ -1,8 +1,16 @@
 // Groups parameters that are reduced, gathered and updated together into buckets.
+//
+// Plan and graph enter; a list of BucketPlans leaves, in the order in which the backward pass completes their
+// gradients. Parameters are visited from the last to the first:
+//
+//   candidate()      the parameter, and the key that all parameters of its bucket share
+//   pieces_of()      the last large gradient of a step is divided, so that its reduction overlaps with its computation
+//   takes()          the open bucket of this key takes the parameter, unless it is full; then a new bucket opens
+//   place_on_servers, lay_out   when all buckets are complete: their servers, and the place of each parameter in them
 #include <algorithm>
+#include <compare>
 #include <map>
 #include <numeric>
-#include <tuple>
 
 #include "engine/base/error.h"
 #include "engine/base/round_up.h"
@@ -18,7 +26,18 @@ namespace {
 
 /// Properties that all parameters of a bucket share. One of them is the list of chunks: a bucket is reduced when its
 /// last gradient is complete, so a parameter of a later chunk would delay the reduction.
-using BucketKey = std::tuple<std::vector<int>, Axes, int, bool, LayerId, int, bool, StateType>;
+struct BucketKey {
+  std::vector<int> virtual_stages;
+  Axes sum_axes;  ///< axes over which the gradients are partial sums
+  int level = 0;  ///< of optimizer_shard
+  bool updated = false;
+  LayerId layer = -1;  ///< -1: parameters of several layers may share a bucket
+  int group = -1;      ///< group of parameters with settings of their own
+  bool companion = false;
+  StateType state_type = StateType::fp32;
+
+  auto operator<=>(const BucketKey&) const = default;
+};
 
 /// A bucket in which each parameter belongs to one shard as a whole may be this many times as large as an ordinary
 /// bucket. With more parameters, the sizes of the shards differ less.
@@ -121,14 +140,14 @@ BucketPlan empty_bucket(const Plan& plan, const VariablePlan& variable, const Ca
   bucket.is_table = is_table(plan, variable.tensor);
   // Each worker has different rows of a table, so gradients of a table are not summed over workers.
   if (!bucket.is_table) bucket.sum_axes = first.parameter.gradient_layout.partial;
-  bucket.level = std::get<2>(first.key);
+  bucket.level = first.key.level;
   bucket.shard_axes = shard_axes(plan, bucket.sum_axes);
-  bucket.updated = std::get<3>(first.key);
-  bucket.group = std::get<5>(first.key);
+  bucket.updated = first.key.updated;
+  bucket.group = first.key.group;
   bucket.type = plan.gradient_type;
   bucket.kept = bucket.level >= 2 && plan.micro_batches > 1 ? DType::f32 : bucket.type;
-  bucket.uses_companion = std::get<6>(first.key);
-  bucket.state_type = std::get<StateType>(first.key);
+  bucket.uses_companion = first.key.companion;
+  bucket.state_type = first.key.state_type;
   return bucket;
 }
 
@@ -214,15 +233,14 @@ bool is_of_product(const Graph& graph, const std::vector<TensorId>& gradients) {
 int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable, const BucketParameter& parameter,
               const BucketKey& key, bool one_piece) {
   constexpr int64_t kMostPieces = 8;
-  const auto& [virtual_stages, sum_axes, level, updated, layer, group, companion, state_type] = key;
-  const int64_t ways = plan.mesh.ways(sum_axes), bytes = parameter.elements * byte_size(DType::f32);
+  const int64_t ways = plan.mesh.ways(key.sum_axes), bytes = parameter.elements * byte_size(DType::f32);
   if (one_piece) return 1;
-  if (!updated || ways == 1 || serves_weights(plan) || is_table(plan, variable.tensor)) return 1;
-  if (level > 2 || variable.stages.size() > 1 || plan.has_local_tensors()) return 1;
+  if (!key.updated || ways == 1 || serves_weights(plan) || is_table(plan, variable.tensor)) return 1;
+  if (key.level > 2 || variable.stages.size() > 1 || plan.has_local_tensors()) return 1;
   // make_in_pieces needs the sum of each piece as one contiguous range. A shard that is reduced twice, within a host
   // and over hosts, does not have such a range.
-  if (level > 0 && shard_axes(plan, sum_axes) != sum_axes) return 1;
-  if (plan.gradient_type != DType::f32 && level < 2 && plan.micro_batches > 1)
+  if (key.level > 0 && shard_axes(plan, key.sum_axes) != key.sum_axes) return 1;
+  if (plan.gradient_type != DType::f32 && key.level < 2 && plan.micro_batches > 1)
     return 1;  // its contributions add up in a separate buffer
   if (!is_of_product(graph, parameter.gradients)) return 1;
   const int64_t rows = variable.layout.local_shape(plan.mesh, variable.global_shape)[0];
@@ -271,6 +289,78 @@ void place_on_servers(const Plan& plan, std::vector<BucketPlan>& buckets) {
     bucket->servers = {static_cast<int>(least - elements_of.begin())};
   }
 }
+
+/// The gradients of each parameter, and the group of its settings.
+struct Updates {
+  std::map<TensorId, std::vector<TensorId>> gradients;
+  std::map<TensorId, int> groups;
+
+  explicit Updates(const Graph& graph) {
+    if (graph.loss < 0) return;
+    for (const Update& update : graph.updates) {
+      gradients[update.parameter] = update.gradients;
+      groups[update.parameter] = update.group;
+    }
+  }
+};
+
+/// The buckets so far. A bucket is open while it may take more parameters.
+class Buckets {
+ public:
+  Buckets(const Graph& graph, const Plan& plan) : graph_(graph), plan_(plan), updates_(graph) {}
+
+  void add(const VariablePlan& variable, LayerId first_reader) {
+    const auto of_group = updates_.groups.find(variable.tensor);
+    const int group = of_group == updates_.groups.end() ? -1 : of_group->second;
+    const OptimizerSpec& spec = plan_.numerics.optimizer;
+    const bool companion = of_group != updates_.groups.end() && uses_companion(graph_, spec, variable.tensor, group);
+    Candidate one =
+        candidate(graph_, plan_, variable, updates_.gradients[variable.tensor], group, companion, first_reader);
+    const Optimizer optimizer = optimizer_of(spec, group, companion);
+    const bool keeps_whole = one.key.updated && (spec.clip_parameter_norm > 0 || optimizer.needs_whole_parameters());
+    const bool one_piece = keeps_whole || optimizer.def.sums != nullptr || one.key.state_type == StateType::int8;
+    int pieces = pieces_of(graph_, plan_, variable, one.parameter, one.key, one_piece);
+    if (pieces > 1 && !is_last(graph_, plan_, updates_.gradients, variable, one.key.level)) pieces = 1;
+    BucketPlan& bucket =
+        pieces == 1 && fits(one, keeps_whole) ? all_[open_[one.key]] : open(variable, one, pieces, keeps_whole);
+    bucket.elements += one.parameter.elements;
+    bucket.parameters.push_back(std::move(one.parameter));
+    if (pieces > 1) open_.erase(one.key);
+  }
+
+  std::vector<BucketPlan> take() {
+    place_on_servers(plan_, all_);
+    for (BucketPlan& bucket : all_) {
+      lay_out(bucket, plan_.mesh);
+      bucket.accumulates_separately = accumulates_separately(plan_, bucket);
+    }
+    return std::move(all_);
+  }
+
+ private:
+  /// Returns true if there is an open bucket of this key that takes the parameter.
+  bool fits(const Candidate& one, bool keeps_whole) const {
+    const auto found = open_.find(one.key);
+    if (found == open_.end()) return false;
+    if (one.key.level == 3 || serves_weights(plan_)) return true;
+    return takes(all_[found->second], one.parameter,
+                 plan_.bucket_bytes * (keeps_whole ? kBucketsWithWholeParameters : 1));
+  }
+
+  BucketPlan& open(const VariablePlan& variable, const Candidate& one, int pieces, bool keeps_whole) {
+    open_[one.key] = all_.size();
+    BucketPlan& bucket = all_.emplace_back(empty_bucket(plan_, variable, one, all_.size()));
+    bucket.pieces = pieces;
+    bucket.keeps_parameters_whole = keeps_whole;
+    return bucket;
+  }
+
+  const Graph& graph_;
+  const Plan& plan_;
+  Updates updates_;
+  std::vector<BucketPlan> all_;
+  std::map<BucketKey, size_t> open_;
+};
 
 }  // namespace
 
@@ -337,57 +427,14 @@ int BucketPlan::first_reduce_index(const Mesh& mesh, int stage) const {
 }
 
 std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
-  std::map<TensorId, std::vector<TensorId>> gradients;
-  std::map<TensorId, int> groups;
-  if (graph.loss >= 0) {
-    for (const Update& update : graph.updates) {
-      gradients[update.parameter] = update.gradients;
-      groups[update.parameter] = update.group;
-    }
-  }
   const std::vector<LayerId> readers = first_readers(graph);
-  std::vector<BucketPlan> buckets;
-  std::map<BucketKey, size_t> open;
+  Buckets buckets(graph, plan);
   for (auto variable = plan.variables.rbegin(); variable != plan.variables.rend(); ++variable) {
     const Tensor& tensor = graph.tensors[variable->tensor];
-    if (tensor.kind != TensorKind::parameter || tensor.packing != Packing::none) continue;
-    const auto of_group = groups.find(variable->tensor);
-    const int group = of_group == groups.end() ? -1 : of_group->second;
-    const OptimizerSpec& spec = plan.numerics.optimizer;
-    const bool companion = of_group != groups.end() && uses_companion(graph, spec, variable->tensor, group);
-    Candidate one =
-        candidate(graph, plan, *variable, gradients[variable->tensor], group, companion, readers[variable->tensor]);
-    BucketParameter& parameter = one.parameter;
-    const BucketKey& key = one.key;
-    const bool keeps_whole = std::get<3>(key) && (spec.clip_parameter_norm > 0 ||
-                                                  optimizer_of(spec, group, companion).needs_whole_parameters());
-    const bool sums = optimizer_of(spec, group, companion).def.sums != nullptr;
-    int pieces = pieces_of(graph, plan, *variable, parameter, key,
-                           keeps_whole || sums || std::get<StateType>(key) == StateType::int8);
-    const int level = std::get<2>(key);
-    if (pieces > 1 && !is_last(graph, plan, gradients, *variable, level)) pieces = 1;
-    const auto found = open.find(key);
-    const bool fits =
-        pieces == 1 && found != open.end() &&
-        (level == 3 || serves_weights(plan) ||
-         takes(buckets[found->second], parameter, plan.bucket_bytes * (keeps_whole ? kBucketsWithWholeParameters : 1)));
-    if (!fits) {
-      open[key] = buckets.size();
-      buckets.push_back(empty_bucket(plan, *variable, one, buckets.size()));
-      buckets.back().pieces = pieces;
-      buckets.back().keeps_parameters_whole = keeps_whole;
-    }
-    BucketPlan& bucket = buckets[open[key]];
-    bucket.elements += parameter.elements;
-    bucket.parameters.push_back(std::move(parameter));
-    if (pieces > 1) open.erase(key);
+    if (tensor.kind == TensorKind::parameter && tensor.packing == Packing::none)
+      buckets.add(*variable, readers[variable->tensor]);
   }
-  place_on_servers(plan, buckets);
-  for (BucketPlan& bucket : buckets) {
-    lay_out(bucket, plan.mesh);
-    bucket.accumulates_separately = accumulates_separately(plan, bucket);
-  }
-  return buckets;
+  return buckets.take();
 }
 
 }  // namespace trainctl

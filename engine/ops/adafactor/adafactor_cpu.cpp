@@ -139,7 +139,8 @@ CpuKernel prepare_update(const KernelCall& call) {
                                     norms = call.in[sums_at + 1].as<const float>(), first = call.attrs.integer("first"),
                                     clip = cpu::clip_of(call), lr = cpu::LearningRate(call), scalars = call.scalars] {
     if (clip.skips()) return;
-    const float scale = clip.scale(), rate = scalars->square_rate, decay = 1 - lr.now() * variances.rule.decay;
+    const float scale = clip.scale(), rate = scalars->square_rate;
+    const float decaying = lr.now() * variances.rule.decay;  // a factor 1 - decaying would be rounded in each step
     for (const AdafactorPlace& place : places) {
       const float step = variances.rule.step(sums[place.weight_sum()], norms[place.index], place.p.whole_size(),
                                              std::min(lr.now(), scalars->relative_rate));
@@ -148,7 +149,7 @@ CpuKernel prepare_update(const KernelCall& call) {
           const float grad = scale * clip.bounded(g[at + i]);
           const float variance = variances.at(place, row, col + i, at + i, grad, rate);
           if (own != nullptr) own[at + i] = variance;
-          w[at + i] = decay * w[at + i] - step * variances.rule.change(grad, variance);
+          w[at + i] -= decaying * w[at + i] + step * variances.rule.change(grad, variance);
         }
       });
     }

@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kAdafactorThreads)
   let_next_kernel_start();
   if (e.clip.skips()) return;
   const float scale = e.clip.scale(), rate = scalars->square_rate, lr = scalars->learning_rate * rate_scale;
-  const float decay = 1 - lr * variances.rule.decay;
+  const float decaying = lr * variances.rule.decay;  // a factor 1 - decaying would be rounded in each step
   const float step = variances.rule.step(sums[e.place.weight_sum()], norms[e.place.index], e.place.p.whole_size(),
                                          fminf(lr, scalars->relative_rate));
   for (int64_t i = e.range.begin + static_cast<int64_t>(blockIdx.x) * kAdafactorThreads + threadIdx.x; i < e.range.end;
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kAdafactorThreads)
     const float g = e.grad(i, scale);
     const float variance = variances.at(e.place, i, at, g, rate);
     if (variance_to.p != nullptr) set(variance_to, at, variance);
-    set(weight, at, decay * value(weight, at) - step * variances.rule.change(g, variance));
+    set(weight, at, value(weight, at) - (decaying * value(weight, at) + step * variances.rule.change(g, variance)));
   }
 }
 

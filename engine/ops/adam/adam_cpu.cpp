@@ -30,7 +30,7 @@ CpuKernel prepare_adam_update(const KernelCall& call) {
     const float scale = clip.scale();
     const float step = lr / scalars->adam_bias1;
     const float inverse_sqrt_bias2 = 1.0f / std::sqrt(scalars->adam_bias2);
-    const float shrink = 1.0f - lr * decoupled_decay;
+    const float decaying = lr * decoupled_decay;  // a factor 1 - decaying would be rounded in each step
     const auto bounded = clip.bound();
     cpu::over_elements(threads, n, [=](int64_t begin, int64_t end) {
 #pragma GCC ivdep
@@ -38,7 +38,7 @@ CpuKernel prepare_adam_update(const KernelCall& call) {
         const float grad = scale * bounded(g[i]) + coupled_decay * w[i];
         m[i] += rate1 * (grad - m[i]);
         v[i] = keep2 * v[i] + rate2 * grad * grad;
-        w[i] = w[i] * shrink - step * m[i] / (std::sqrt(v[i]) * inverse_sqrt_bias2 + eps);
+        w[i] -= decaying * w[i] + step * m[i] / (std::sqrt(v[i]) * inverse_sqrt_bias2 + eps);
       }
 #pragma GCC ivdep
       for (int64_t i = begin; largest != nullptr && i < end; ++i) {
@@ -46,7 +46,7 @@ CpuKernel prepare_adam_update(const KernelCall& call) {
         m[i] += rate1 * (grad - m[i]);
         v[i] = keep2 * v[i] + rate2 * grad * grad;
         largest[i] = v[i] < largest[i] ? largest[i] : v[i];  // keeps NaN
-        w[i] = w[i] * shrink - step * m[i] / (std::sqrt(largest[i]) * inverse_sqrt_bias2 + eps);
+        w[i] -= decaying * w[i] + step * m[i] / (std::sqrt(largest[i]) * inverse_sqrt_bias2 + eps);
       }
     });
   };

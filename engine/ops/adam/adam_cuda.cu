@@ -9,14 +9,15 @@ namespace {
 
 struct AdamStep {
   float rate1, keep2, rate2, eps, coupled_decay;
-  float scale, step, inverse_sqrt_bias2, shrink;
+  float scale, step, inverse_sqrt_bias2;
+  float decaying;  ///< subtracted fraction of the weight: a factor 1 - decaying would be rounded in each step
 
   __device__ void update(float g, float& w, std::array<float, 2>& state) const {
     float &m = state[0], &v = state[1];
     const float grad = scale * g + coupled_decay * w;
     m += rate1 * (grad - m);
     v = keep2 * v + rate2 * grad * grad;
-    w = w * shrink - step * m / (sqrtf(v) * inverse_sqrt_bias2 + eps);
+    w -= decaying * w + step * m / (sqrtf(v) * inverse_sqrt_bias2 + eps);
   }
   __device__ void update(float g, float& w, std::array<float, 3>& state) const {
     float &m = state[0], &v = state[1], &largest = state[2];
@@ -24,7 +25,7 @@ struct AdamStep {
     m += rate1 * (grad - m);
     v = keep2 * v + rate2 * grad * grad;
     largest = v < largest ? largest : v;  // keeps NaN
-    w = w * shrink - step * m / (sqrtf(largest) * inverse_sqrt_bias2 + eps);
+    w -= decaying * w + step * m / (sqrtf(largest) * inverse_sqrt_bias2 + eps);
   }
 };
 
@@ -41,7 +42,7 @@ struct Adam {
             clip,
             lr / s.adam_bias1,
             1.0f / sqrtf(s.adam_bias2),
-            1.0f - lr * decoupled_decay};
+            lr * decoupled_decay};
   }
 };
 

@@ -11,7 +11,9 @@
 #include "engine/ops/conv2d/conv_tiles_cuda.h"
 #include "engine/ops/conv2d/conv_ways.h"
 #include "engine/ops/cuda/device_choices_cuda.h"
+#include "engine/ops/cuda/fastest.h"
 #include "engine/ops/cuda/launch_cuda.h"
+#include "engine/ops/cuda/print_once.h"
 #include "engine/ops/cuda/trial_cuda.h"
 #include "engine/ops/matmul/product_cuda.h"
 
@@ -376,6 +378,9 @@ Candidate choose(const ConvProblem& problem, std::string& tried) {
   Candidate first = candidates[0];
   candidates.clear();  // the plans that lost are freed with the graphs that hold them
   if (Candidate found = build(problem, Choice::parse(chosen)); found.is_there()) return found;
+  print_once("cuDNN has no engine any more for the kept choice " + chosen + " of the convolution " + key +
+             ", so its first suggestion is used, which may add in another order; delete the file of kept choices "
+             "(docs/gpus.md) to measure again");
   return first;
 }
 

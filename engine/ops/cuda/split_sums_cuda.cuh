@@ -53,15 +53,15 @@ inline int64_t splits_for(int64_t at_once, int64_t tiles, int64_t work, int64_t 
   return std::max<int64_t>(1, ceil_div(work, share_of(work, splits, round)));
 }
 
-/// Scratch and tickets of a split sum; `splits` is 1 if no tickets are left.
+/// Scratch and tickets of a split sum.
 struct Split {
   int64_t splits = 1;
   Tickets tickets;
   CudaScratch* scratch = nullptr;
 
   Split(const CudaKernelCall& call, int64_t wanted, int64_t tiles, int64_t doubles) : scratch(call.scratch) {
-    if (wanted > 1) tickets = take_tickets(static_cast<int>(tiles));
-    if (!tickets) return;
+    if (wanted <= 1) return;
+    tickets = take_tickets(static_cast<int>(tiles));
     splits = wanted;
     scratch->need(splits * doubles * static_cast<int64_t>(sizeof(double)));
   }

@@ -17,7 +17,12 @@
 namespace trainctl {
 
 inline constexpr int kSumThreads = 256;
-inline constexpr int kSumUnroll = 4;
+/// Packs that a thread has in flight; a Term with long code defines kUnroll.
+template <class Term>
+constexpr int sum_unroll() {
+  if constexpr (requires { Term::kUnroll; }) return Term::kUnroll;
+  return 4;
+}
 template <class Term>  // minimum blocks per multiprocessor: with more operands, fewer have enough bytes in flight
 inline constexpr int kSumBlocks = Term::kSums == 1 ? 4 : 1;
 
@@ -115,7 +120,7 @@ __device__ inline double sum_of_parts(const Parts& parts) {
 /// parts in order (Parts).
 template <int V, class Term>
 __global__ void __launch_bounds__(kSumThreads) sum_rows_kernel(Term term, SumOfRows g, Parts parts) {
-  constexpr int N = Term::kSums;
+  constexpr int N = Term::kSums, kUnroll = sum_unroll<Term>();
   wait_for_kernel_before();
   let_next_kernel_start();
   const int64_t k = static_cast<int64_t>(blockIdx.x) * (kSumThreads / g.group) + threadIdx.x / g.group;
@@ -144,8 +149,7 @@ __global__ void __launch_bounds__(kSumThreads) sum_rows_kernel(Term term, SumOfR
 #pragma unroll
     for (int n = 0; n < N; ++n) total[n] += sum[n];
   };
-  for (; p + (kSumUnroll - 1) * g.group < end; p += kSumUnroll * g.group)
-    add_packs(std::integral_constant<int, kSumUnroll>{});
+  for (; p + (kUnroll - 1) * g.group < end; p += kUnroll * g.group) add_packs(std::integral_constant<int, kUnroll>{});
   for (; p < end; p += g.group) add_packs(std::integral_constant<int, 1>{});
   if (V > 1 && blockIdx.y == gridDim.y - 1 && lane < g.head + g.tail) {
     float v[N][1];
@@ -190,7 +194,7 @@ __device__ inline void sum_down(double (&total)[M], int lanes) {
 template <int V, class Term>
 __global__ void __launch_bounds__(kSumThreads, kSumBlocks<Term>)
     sum_columns_kernel(Term term, SumOfColumns g, Parts parts) {
-  constexpr int N = Term::kSums;
+  constexpr int N = Term::kSums, kUnroll = sum_unroll<Term>();
   wait_for_kernel_before();
   let_next_kernel_start();
   const uint32_t lane = threadIdx.x % g.lanes, first = threadIdx.x / g.lanes, step = kSumThreads / g.lanes;
@@ -222,7 +226,7 @@ __global__ void __launch_bounds__(kSumThreads, kSumBlocks<Term>)
 #pragma unroll
     for (int m = 0; m < N * V; ++m) total[m] += sum[m / V][m % V];
   };
-  for (; r + (kSumUnroll - 1) * step < end; r += kSumUnroll * step) add_rows(std::integral_constant<int, kSumUnroll>{});
+  for (; r + (kUnroll - 1) * step < end; r += kUnroll * step) add_rows(std::integral_constant<int, kUnroll>{});
   for (; r < end; r += step) add_rows(std::integral_constant<int, 1>{});
   sum_down(total, g.lanes);
   if (gridDim.y > 1) {
@@ -254,13 +258,14 @@ __global__ void __launch_bounds__(kSumThreads, kSumBlocks<Term>)
 
 template <int V, class Term>
 CudaKernel launch_sum_rows(const CudaKernelCall& call, SumOfRows g, int64_t outputs, Term term, const char* name) {
+  constexpr int kUnroll = sum_unroll<Term>();
   g.group = kSumThreads;
   // A warp an output, or less, if that fills the GPU or an output has too little work for a block.
-  if (outputs > 1 && (g.packs <= 32 * kSumUnroll || outputs >= int64_t{32} * multiprocessors())) {
+  if (outputs > 1 && (g.packs <= 32 * kUnroll || outputs >= int64_t{32} * multiprocessors())) {
     for (g.group = 1; g.group < 32 && g.group < g.packs;) g.group *= 2;
   }
   const int64_t tiles = ceil_div(outputs, kSumThreads / g.group);
-  const int64_t round = kSumUnroll * kSumThreads;
+  const int64_t round = kUnroll * kSumThreads;
   const int64_t at_once = blocks_at_once(sum_rows_kernel<V, Term>, kSumThreads, 0, name);
   const int64_t wanted = g.group < kSumThreads ? 1 : splits_for(at_once, tiles, g.packs, round, round);
   const Split split(call, wanted, tiles, outputs * Term::kSums);
@@ -273,12 +278,13 @@ CudaKernel launch_sum_rows(const CudaKernelCall& call, SumOfRows g, int64_t outp
 
 template <int V, class Term>
 CudaKernel launch_sum_columns(const CudaKernelCall& call, SumOfColumns g, Term term, const char* name) {
+  constexpr int kUnroll = sum_unroll<Term>();
   const int64_t packs = g.columns / V;
   // 256 contiguous bytes are enough for memory; more would leave fewer tiles, each with more parts to add.
   for (g.lanes = 1; g.lanes < 16 && g.lanes < packs;) g.lanes *= 2;
   g.tiles = Divisor(ceil_div(packs, g.lanes));
   const int64_t tiles = g.outer.count * g.tiles.by, outputs = g.outer.count * g.columns;
-  const int64_t round = kSumUnroll * (kSumThreads / g.lanes);
+  const int64_t round = kUnroll * (kSumThreads / g.lanes);
   const int64_t at_once = blocks_at_once(sum_columns_kernel<V, Term>, kSumThreads, 0, name);
   const Split split(call, splits_for(at_once, tiles, g.rows.count, 2 * round, round), tiles,
                     tiles * g.lanes * V * Term::kSums);
@@ -307,11 +313,11 @@ CudaKernel prepare_column_sums(const CudaKernelCall& call, int64_t rows, int64_t
 }
 
 /// Sums the terms of all n elements into output 0.
-template <class TermOf>
+template <bool kPacksOfF16 = true, class TermOf>
 CudaKernel prepare_total(const CudaKernelCall& call, int64_t n, Args loaded, TermOf term_of, const char* name) {
   int64_t head = 0;
   const auto fit = [&](int pack) { return (head = elements_before_packs(loaded, pack)) >= 0; };
-  return with_access<true>(loaded, fit, [&](auto access) {
+  return with_access<kPacksOfF16>(loaded, fit, [&](auto access) {
     constexpr int V = access.V;
     SumOfRows g;
     g.head = V > 1 ? std::min(head, n) : 0;

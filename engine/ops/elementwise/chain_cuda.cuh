@@ -2,7 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "engine/ops/cuda/activations_cuda.cuh"
@@ -176,6 +179,27 @@ struct Steps {
            std::equal(of, of + N, chain.tokens, [](const Step& s, const Chain::Token& t) { return s.matches(t); });
   }
 };
+
+/// Calls run(op, index, function, t) for each token t of a chain in memory.
+template <class Run>
+__device__ __forceinline__ void run_tokens(const Chain& chain, const Run& run) {
+  for (int t = 0; t < chain.num_tokens; ++t)
+    run(chain.tokens[t].op, chain.tokens[t].index, chain.tokens[t].function, t);
+}
+
+template <auto value>
+using Constant = std::integral_constant<decltype(value), value>;
+
+/// Calls run(op, index, function, t) for each step t of a chain that a kernel is compiled for; the first three are
+/// constants.
+template <const auto& kSteps, class Run>
+__device__ __forceinline__ void run_steps(const Run& run) {
+  [&]<size_t... t>(std::index_sequence<t...>) {
+    (run(Constant<kSteps.of[t].op>{}, Constant<kSteps.of[t].index>{}, Constant<kSteps.of[t].function>{}, int(t)), ...);
+  }
+  (std::make_index_sequence<std::size(kSteps.of)>{});
+}
+
 using Op = ElementwiseOp;
 constexpr Step kX0{Op::input, 0}, kX1{Op::input, 1}, kX2{Op::input, 2}, kTo0{Op::output, 0}, kTo1{Op::output, 1};
 constexpr Step kSilu{Op::unary, 0, Unary::silu}, kSiluGrad{Op::unary_grad, 0, Unary::silu};

@@ -47,27 +47,44 @@ __device__ inline void multiply(const Factors& f, int64_t columns, int64_t first
   }
 }
 
-template <auto value>
-using Constant = std::integral_constant<decltype(value), value>;
-
-/// kInputs: the most large inputs that are read ahead. kParameters: some tokens have parameters; the code of these
-/// would take registers from chains without them. kKnown: the chain.
+/// Computes the tokens of the chain for one thread's pack. See chain_kernel().
 template <int V, class T, int kInputs, bool kParameters, Known kKnown>
-__global__ void __launch_bounds__(kMapThreads)
-    chain_kernel(__grid_constant__ const Chain chain, __grid_constant__ const Large<T> large,
-                 __grid_constant__ const PlaceInWhole place) {
-  wait_for_kernel_before();
-  let_next_kernel_start();
-  const int64_t base = static_cast<int64_t>(blockIdx.x) * kMapThreads, pack = base + threadIdx.x;
-  if (pack >= chain.packs) return;
-  float x[kInputs][V];
-#pragma unroll
-  for (int k = 0; k < kInputs; ++k) {
-    if (k < chain.num_inputs && large.in[k].p != nullptr) load(large.in[k], pack * V, x[k]);
+struct PackOfThread {
+  const Chain& chain;
+  const Large<T>& large;
+  const PlaceInWhole& place;
+  int64_t base, pack;  ///< the block's first pack, and the thread's
+  const float (&x)[kInputs][V];
+  Stack<V>& stack;
+
+  __device__ __forceinline__ void push_row(int index) const {
+    const Divisor& n = chain.row_packs[index];
+    const uint32_t of_base = static_cast<uint32_t>(base % n.by) + threadIdx.x;
+    stack.make_room();
+    load_side(chain.rows[index], chain.along[index], 0, static_cast<int64_t>(of_base - n.quotient(of_base) * n.by) * V,
+              stack.v[0]);
   }
-  Stack<V> stack;
-  // In a compiled chain, op, index and function are constants, so all other cases drop out.
-  const auto run = [&](auto op_, auto index_, auto function, int t) {
+
+  __device__ __forceinline__ void name_top(int index) const {
+#pragma unroll
+    for (int k = 0; k < kMostElementwiseNames; ++k) {
+      for (int j = 0; j < V; ++j) stack.named[k][j] = k == index ? stack.v[0][j] : stack.named[k][j];
+    }
+  }
+
+  __device__ __forceinline__ void pop_output(int index) const {
+    if (chain.accumulate[index]) {
+      float before[V];
+      load(large.out[index], pack * V, before);
+      for (int j = 0; j < V; ++j) stack.v[0][j] += before[j];
+    }
+    store(large.out[index], pack * V, stack.v[0]);
+    stack.close_up(0);
+  }
+
+  /// Token t. In a compiled chain, op, index and function are constants, so all other cases drop out.
+  template <class OpOf, class Index, class Function>
+  __device__ __forceinline__ void operator()(OpOf op_, Index index_, Function function, int t) const {
     const ElementwiseOp op = op_;
     const int index = index_;
     switch (op) {
@@ -75,34 +92,19 @@ __global__ void __launch_bounds__(kMapThreads)
         stack.make_room();
         pick(x, index, stack.v[0]);
         break;
-      case ElementwiseOp::row: {
-        const Divisor& n = chain.row_packs[index];
-        const uint32_t of_base = static_cast<uint32_t>(base % n.by) + threadIdx.x;
-        stack.make_room();
-        load_side(chain.rows[index], chain.along[index], 0,
-                  static_cast<int64_t>(of_base - n.quotient(of_base) * n.by) * V, stack.v[0]);
+      case ElementwiseOp::row:
+        push_row(index);
         break;
-      }
       case ElementwiseOp::name:
-#pragma unroll
-        for (int k = 0; k < kMostElementwiseNames; ++k) {
-          for (int j = 0; j < V; ++j) stack.named[k][j] = k == index ? stack.v[0][j] : stack.named[k][j];
-        }
+        name_top(index);
         break;
       case ElementwiseOp::named:
         stack.make_room();
         pick(stack.named, index, stack.v[0]);
         break;
-      case ElementwiseOp::output: {
-        if (chain.accumulate[index]) {
-          float before[V];
-          load(large.out[index], pack * V, before);
-          for (int j = 0; j < V; ++j) stack.v[0][j] += before[j];
-        }
-        store(large.out[index], pack * V, stack.v[0]);
-        stack.close_up(0);
+      case ElementwiseOp::output:
+        pop_output(index);
         break;
-      }
       case ElementwiseOp::dropout:
         chain.masks[index].drop(chain.scalars->step, place.of_pack<V>(base, threadIdx.x), stack.v[0]);
         break;
@@ -120,18 +122,30 @@ __global__ void __launch_bounds__(kMapThreads)
       default:
         compute(op, stack);
     }
-  };
-  if constexpr (kKnown == Known::any || kKnown == Known::with_products) {
-    for (int t = 0; t < chain.num_tokens; ++t)
-      run(chain.tokens[t].op, chain.tokens[t].index, chain.tokens[t].function, t);
-  } else {
-    [&]<size_t... t>(std::index_sequence<t...>) {
-      (run(Constant<kSteps<kKnown>.of[t].op>{}, Constant<kSteps<kKnown>.of[t].index>{},
-           Constant<kSteps<kKnown>.of[t].function>{}, int(t)),
-       ...);
-    }
-    (std::make_index_sequence<std::size(kSteps<kKnown>.of)>{});
   }
+};
+
+/// kInputs: the most large inputs that are read ahead. kParameters: some tokens have parameters; the code of these
+/// would take registers from chains without them. kKnown: the chain.
+template <int V, class T, int kInputs, bool kParameters, Known kKnown>
+__global__ void __launch_bounds__(kMapThreads)
+    chain_kernel(__grid_constant__ const Chain chain, __grid_constant__ const Large<T> large,
+                 __grid_constant__ const PlaceInWhole place) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t base = static_cast<int64_t>(blockIdx.x) * kMapThreads, pack = base + threadIdx.x;
+  if (pack >= chain.packs) return;
+  float x[kInputs][V];
+#pragma unroll
+  for (int k = 0; k < kInputs; ++k) {
+    if (k < chain.num_inputs && large.in[k].p != nullptr) load(large.in[k], pack * V, x[k]);
+  }
+  Stack<V> stack;
+  const PackOfThread<V, T, kInputs, kParameters, kKnown> run{chain, large, place, base, pack, x, stack};
+  if constexpr (kKnown == Known::any || kKnown == Known::with_products)
+    run_tokens(chain, run);
+  else
+    run_steps<kSteps<kKnown>>(run);
 }
 
 // Launchers
@@ -178,6 +192,8 @@ CudaKernel launch_chain(const CudaKernelCall& call, const Chain& chain, const st
     if (kSteps<Known::gated_grads>.match(chain))
       return launch_chain<V, T, 3, true, Known::gated_grads>(call, chain, roles);
   }
+  if constexpr (V == 1)  // for odd addresses and sizes; one kernel is enough
+    return launch_chain<V, T, kMost, true>(call, chain, roles);
   const bool few = chain.num_inputs <= 3;
   if (std::any_of(chain.tokens, chain.tokens + chain.num_tokens, [](auto& t) { return has_parameters(t.op); }))
     return few ? launch_chain<V, T, 3, true>(call, chain, roles) : launch_chain<V, T, kMost, true>(call, chain, roles);

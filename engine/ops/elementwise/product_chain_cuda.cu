@@ -84,9 +84,6 @@ struct QuickSiluGrad {
   }
 };
 
-template <auto value>
-using Constant = std::integral_constant<decltype(value), value>;
-
 /// Blocks that share a multiprocessor.
 template <int kStepsOfTerms, Known kKnown>
 constexpr int kBlocks = kStepsOfTerms > 2 || kKnown == Known::any                      ? 1
@@ -146,6 +143,129 @@ __device__ __forceinline__ void name_top(Stack<kValues>& stack, int name) {
   }
 }
 
+/// A thread's 8 columns in the rows of its block: two rows of each pass, 8 rows apart.
+struct OwnRows {
+  int thread, warp;
+  int term;       ///< the first of its terms
+  int group;      ///< the first of the two, in a pass
+  int rows;       ///< rows of the block
+  int64_t first;  ///< offset of the first row of pass 0
+  int64_t eight_rows;
+
+  __device__ int64_t offset_of(int pass, int half) const { return first + (pass * 2 + half) * eight_rows; }
+  __device__ bool has_row(int pass, int half) const { return group + pass * kRows + half * 8 < rows; }
+};
+
+/// A thread's packs of the large operands in a pass.
+template <Known kKnown>
+using Packs = Raw<bf16, 8>[kRoom<kKnown>.inputs][2];
+
+/// Loads the thread's packs of a pass from memory.
+template <Known kKnown>
+__device__ __forceinline__ void load_pass(const Large<bf16>& large, unsigned which, const OwnRows& own, int pass,
+                                          Packs<kKnown>& to) {
+#pragma unroll
+  for (int k = 0; k < kRoom<kKnown>.inputs; ++k) {
+    if ((which >> k & 1) == 0) continue;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      if (own.has_row(pass, half)) to[k][half] = fetch<8>(large.in[k], own.offset_of(pass, half));
+  }
+}
+
+/// Calls function(k, nth, half) for both packs of each input k that is requested ahead; it is the nth of them.
+template <Known kKnown, class Function>
+__device__ __forceinline__ void for_requested(Function&& function) {
+  constexpr unsigned kRequested = kRoom<kKnown>.ahead;
+#pragma unroll
+  for (int k = 0; k < kRoom<kKnown>.inputs; ++k) {
+    if ((kRequested >> k & 1) == 0) continue;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) function(k, std::popcount(kRequested & ((1u << k) - 1)), half);
+  }
+}
+
+/// Requests the thread's packs of a pass, if there is one, for the ring in shared memory.
+template <int kStepsOfTerms, Known kKnown>
+__device__ __forceinline__ void request_pass(const Large<bf16>& large, const OwnRows& own, int pass, bool is_there,
+                                             MemoryOf<kStepsOfTerms, kKnown>& memory) {
+  if (is_there)
+    for_requested<kKnown>([&](int k, int nth, int half) {
+      const bool there = own.has_row(pass, half);
+      request_16(&memory.ahead[pass % kRing<kStepsOfTerms>][nth][half][own.thread],
+                 large.in[k].p + (there ? own.offset_of(pass, half) : 0), there);
+    });
+  end_group_of_requests();
+}
+
+/// Computes the tokens of the chain for one thread in one pass.
+template <int kStepsOfTerms, Known kKnown>
+struct PassOfThread {
+  using Shared = MemoryOf<kStepsOfTerms, kKnown>;
+
+  const Chain& chain;
+  const Large<bf16>& large;
+  const Shared& memory;
+  const OwnRows& own;
+  int pass;
+  const Packs<kKnown>& x;
+  Stack<kValues>& stack;
+
+  __device__ __forceinline__ void push_product(int index) const {
+    stack.make_room();
+#pragma unroll
+    for (int k = 0; k < kRoom<kKnown>.products; ++k)
+      if (k == index)
+        product<kStepsOfTerms, Shared::kPitch>(
+            memory.q[k][own.warp], memory.p[k] + (pass * kRows + own.group) * Shared::kPitch + own.term, stack.v[0]);
+  }
+
+  __device__ __forceinline__ void pop_output(int index) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float eight_of[8];
+      copy_half(stack, half, eight_of);
+      if (own.has_row(pass, half)) store(large.out[index], own.offset_of(pass, half), eight_of);
+    }
+    stack.close_up(0);
+  }
+
+  /// Token t. In a compiled chain, op, index and function are constants, so all other cases drop out.
+  template <class OpOf, class Index, class Function>
+  __device__ __forceinline__ void operator()(OpOf op_, Index index_, Function function, int t) const {
+    const ElementwiseOp op = op_;
+    const int index = index_;
+    switch (op) {
+      case ElementwiseOp::input:
+        push_input(x, index, stack);
+        break;
+      case ElementwiseOp::product_nr:
+        push_product(index);
+        break;
+      case ElementwiseOp::name:
+        name_top(stack, index);
+        break;
+      case ElementwiseOp::named:
+        stack.make_room();
+        pick(stack.named, index, stack.v[0]);
+        break;
+      case ElementwiseOp::output:
+        pop_output(index);
+        break;
+      case ElementwiseOp::unary:
+      case ElementwiseOp::unary_grad:
+      case ElementwiseOp::masked_fill:
+        if (static_cast<Unary>(function) == Unary::silu && op != ElementwiseOp::masked_fill)
+          op == ElementwiseOp::unary ? stack.map(QuickSilu{}) : stack.join(QuickSiluGrad{});
+        else
+          compute(op, static_cast<Unary>(function), chain.tokens[t].parameters, stack);
+        break;
+      default:
+        compute(op, stack);
+    }
+  }
+};
+
 /// Computes a chain on [rows, columns]. A block takes the kWarps * 32 columns of block.x % across and up to `passes`
 /// times 16 rows, 16 per pass; in a pass a warp computes its products and then each token of the chain.
 template <int kStepsOfTerms, Known kKnown>
@@ -154,8 +274,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks<kStepsOfTerms, kKnown>)
                          const Place place) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  constexpr int kMost = kRoom<kKnown>.inputs, kFactors = kRoom<kKnown>.products, kSlots = kRing<kStepsOfTerms>;
-  constexpr unsigned kRequested = kRoom<kKnown>.ahead;
+  constexpr int kFactors = kRoom<kKnown>.products, kSlots = kRing<kStepsOfTerms>;
   using Shared = MemoryOf<kStepsOfTerms, kKnown>;
   extern __shared__ uint4 bytes[];
   auto& memory = *reinterpret_cast<Shared*>(bytes);
@@ -166,43 +285,18 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks<kStepsOfTerms, kKnown>)
   const int64_t first_row = int64_t{row_block} * place.passes * kRows;
   const bool has_columns = first_column < place.columns;
   const int rows = static_cast<int>(min(place.rows - first_row, int64_t{place.passes} * kRows));
-  const int64_t first = (first_row + group) * place.columns + first_column + lane % 4 * 8;
-  const int64_t eight_rows = 8 * place.columns;
-  const auto offset_of = [&](int pass, int half) { return first + (pass * 2 + half) * eight_rows; };
-  const auto has_row = [&](int pass, int half) { return group + pass * kRows + half * 8 < rows; };
-  using Packs = Raw<bf16, 8>[kMost][2];
-  const auto load_pass = [&](int pass, Packs& to) {
-#pragma unroll
-    for (int k = 0; k < kMost; ++k) {
-      if ((place.large >> k & 1) == 0) continue;
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        if (has_row(pass, half)) to[k][half] = fetch<8>(large.in[k], offset_of(pass, half));
-    }
-  };
-  const auto for_requested = [&](auto&& function) {
-#pragma unroll
-    for (int k = 0; k < kMost; ++k) {
-      if ((kRequested >> k & 1) == 0) continue;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) function(k, std::popcount(kRequested & ((1u << k) - 1)), half);
-    }
-  };
-  const auto request_pass = [&](int pass) {
-    if (has_columns && pass < place.passes)
-      for_requested([&](int k, int nth, int half) {
-        const bool there = has_row(pass, half);
-        request_16(&memory.ahead[pass % kSlots][nth][half][thread], large.in[k].p + (there ? offset_of(pass, half) : 0),
-                   there);
-      });
-    end_group_of_requests();
+  const OwnRows own{
+      thread,           warp, term, group, rows, (first_row + group) * place.columns + first_column + lane % 4 * 8,
+      8 * place.columns};
+  const auto request = [&](int pass) {
+    request_pass<kStepsOfTerms, kKnown>(large, own, pass, has_columns && pass < place.passes, memory);
   };
 #pragma unroll
   for (int k = 0; k < kFactors; ++k)
     if (is_used<kKnown>(chain, k)) request_rows<Shared::kPitch>(chain.products[k], first_row, place, memory.p[k]);
   end_group_of_requests();
 #pragma unroll
-  for (int pass = 0; pass < kSlots - 1; ++pass) request_pass(pass);
+  for (int pass = 0; pass < kSlots - 1; ++pass) request(pass);
   if (has_columns)
     keep_columns<kStepsOfTerms, kKnown>(chain, place.columns, first_column + group / 2 * 8 + group % 2, term, warp,
                                         memory);
@@ -210,69 +304,21 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks<kStepsOfTerms, kKnown>)
   __syncthreads();
   if (!has_columns) return;
   for (int pass = 0; pass * kRows < rows; ++pass) {
-    Packs x;
-    if constexpr (kRequested == 0) {
-      load_pass(pass, x);
+    Packs<kKnown> x;
+    if constexpr (kRoom<kKnown>.ahead == 0) {
+      load_pass<kKnown>(large, place.large, own, pass, x);
     } else {
-      request_pass(pass + kSlots - 1);
+      request(pass + kSlots - 1);
       wait_for_requests<kSlots - 1>();
-      for_requested([&](int k, int nth, int half) { x[k][half].q = memory.ahead[pass % kSlots][nth][half][thread]; });
+      for_requested<kKnown>(
+          [&](int k, int nth, int half) { x[k][half].q = memory.ahead[pass % kSlots][nth][half][thread]; });
     }
     Stack<kValues> stack;
-    const auto run = [&](auto op_, auto index_, auto function, int t) {
-      const ElementwiseOp op = op_;
-      const int index = index_;
-      switch (op) {
-        case ElementwiseOp::input:
-          push_input(x, index, stack);
-          break;
-        case ElementwiseOp::product_nr:
-          stack.make_room();
-#pragma unroll
-          for (int k = 0; k < kFactors; ++k)
-            if (k == index)
-              product<kStepsOfTerms, Shared::kPitch>(
-                  memory.q[k][warp], memory.p[k] + (pass * kRows + group) * Shared::kPitch + term, stack.v[0]);
-          break;
-        case ElementwiseOp::name:
-          name_top(stack, index);
-          break;
-        case ElementwiseOp::named:
-          stack.make_room();
-          pick(stack.named, index, stack.v[0]);
-          break;
-        case ElementwiseOp::output:
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            float eight_of[8];
-            copy_half(stack, half, eight_of);
-            if (has_row(pass, half)) store(large.out[index], offset_of(pass, half), eight_of);
-          }
-          stack.close_up(0);
-          break;
-        case ElementwiseOp::unary:
-        case ElementwiseOp::unary_grad:
-        case ElementwiseOp::masked_fill:
-          if (static_cast<Unary>(function) == Unary::silu && op != ElementwiseOp::masked_fill)
-            op == ElementwiseOp::unary ? stack.map(QuickSilu{}) : stack.join(QuickSiluGrad{});
-          else
-            compute(op, static_cast<Unary>(function), chain.tokens[t].parameters, stack);
-          break;
-        default:
-          compute(op, stack);
-      }
-    };
-    if constexpr (kKnown == Known::any) {
-      for (int t = 0; t < chain.num_tokens; ++t)
-        run(chain.tokens[t].op, chain.tokens[t].index, chain.tokens[t].function, t);
-    } else {
-      [&]<size_t... t>(std::index_sequence<t...>) {
-        (run(Constant<kSteps<kKnown>.of[t].op>{}, Constant<kSteps<kKnown>.of[t].index>{},
-             Constant<kSteps<kKnown>.of[t].function>{}, int(t)),
-         ...);
-      }
-      (std::make_index_sequence<std::size(kSteps<kKnown>.of)>{});
-    }
+    const PassOfThread<kStepsOfTerms, kKnown> run{chain, large, memory, own, pass, x, stack};
+    if constexpr (kKnown == Known::any)
+      run_tokens(chain, run);
+    else
+      run_steps<kSteps<kKnown>>(run);
   }
 }
 

@@ -2,7 +2,8 @@
 //   few ids   a block owns rows of the table: it scans all ids for them and adds their dy in shared memory
 //   many ids  tokens are sorted by row (stable); a warp adds a row's dy. Frequent rows, such as padding, are split at
 //             windows of the sorted list, one block per window: common words have adjacent ids, so a part of the table
-//             could be most of the work
+//             could be most of the work. A run is the tokens of one row; a long run has more than kOften. The sum of a
+//             long run's tokens in one window is a piece, if the run does not end in the window in which it begins
 #include "engine/ops/cuda/vector_cuda.cuh"
 #include "engine/ops/embedding/embedding_grad_cuda.h"
 #include "engine/ops/embedding/token_runs_cuda.cuh"
@@ -105,6 +106,7 @@ constexpr int kWarpPacks = 2;   ///< packs of a row per lane
 constexpr int kRowsOfWarp = 8;  ///< processed in turn; the tokens of all of them are read at once
 
 /// Adds the pieces of the row whose run begins in this window and continues after it, for part `part` of the width.
+/// Does nothing if the window's last row began earlier, ends in the window, or is infrequent.
 template <int V>
 __device__ inline void add_up_pieces(int window, int part, int64_t width, const Sorted& sorted,
                                      const TableGrad& table) {

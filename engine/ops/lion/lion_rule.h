@@ -10,12 +10,13 @@ namespace trainctl {
 
 struct LionStep {
   float keep1, rate1, keep2, rate2;
-  float scale, rate, shrink;  ///< per step: clip factor, learning rate, factor of the weight
+  /// Per step: clip factor, learning rate, subtracted fraction of the weight (a factor 1 - decaying would be rounded).
+  float scale, rate, decaying;
 
   TRAINCTL_HOST_DEVICE void update(float g, float& w, std::array<float, 1>& state) const {
     const float grad = scale * g, ahead = keep1 * state[0] + rate1 * grad;
     const float up = ahead > 0.0f ? 1.0f : ahead;  // keeps 0 and NaN
-    w = w * shrink - rate * (ahead < 0.0f ? -1.0f : up);
+    w -= decaying * w + rate * (ahead < 0.0f ? -1.0f : up);
     state[0] = keep2 * state[0] + rate2 * grad;
   }
 };
@@ -29,7 +30,7 @@ struct Lion {
             static_cast<float>(1.0 - beta2), static_cast<float>(attrs.number("weight_decay", 0.0))};
   }
   TRAINCTL_HOST_DEVICE LionStep at(const StepScalars& s, float clip) const {
-    return {keep1, rate1, keep2, rate2, clip, s.learning_rate, 1.0f - s.learning_rate * decay};
+    return {keep1, rate1, keep2, rate2, clip, s.learning_rate, s.learning_rate * decay};
   }
 };
 

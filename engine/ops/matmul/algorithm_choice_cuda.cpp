@@ -1,40 +1,46 @@
-// Chooses which of cuBLASLt's algorithms computes a product: the fastest of its suggestions, measured once on a
-// machine and remembered.
+// Chooses which of cuBLASLt's algorithms computes a product: the fastest of its suggestions that compute the same bits
+// as the first one, measured once on a machine and remembered.
 #include "engine/ops/matmul/algorithm_choice_cuda.h"
 
-#include <algorithm>
-#include <cstring>
+#include <span>
 
 #include "engine/ops/cuda/device_choices_cuda.h"
+#include "engine/ops/cuda/fastest.h"
+#include "engine/ops/cuda/hexadecimal.h"
+#include "engine/ops/cuda/print_once.h"
 
 namespace trainctl::cuda {
 namespace {
 
-/// Returns the algorithm's bytes in hexadecimal.
 std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
-  unsigned char bytes[sizeof(algorithm.data)];
-  std::memcpy(bytes, algorithm.data, sizeof(bytes));
-  std::string text;
-  for (unsigned char byte : bytes) {
-    text += "0123456789abcdef"[byte / 16];
-    text += "0123456789abcdef"[byte % 16];
-  }
-  return text;
+  return hexadecimal(std::as_bytes(std::span(algorithm.data)));
+}
+
+/// Nothing if the text is not that of an algorithm.
+std::optional<cublasLtMatmulAlgo_t> parse(const std::string& text) {
+  cublasLtMatmulAlgo_t algorithm{};
+  if (!read_hexadecimal(text, std::as_writable_bytes(std::span(algorithm.data)))) return std::nullopt;
+  return algorithm;
 }
 
 }  // namespace
 
-size_t choose_algorithm(const std::string& product, const std::vector<cublasLtMatmulHeuristicResult_t>& candidates,
-                        const MeasureAlgorithm& measure) {
-  if (candidates.size() < 2) return 0;
+cublasLtMatmulAlgo_t choose_algorithm(const std::string& product, const std::vector<cublasLtMatmulAlgo_t>& candidates,
+                                      const AlgorithmTrial& trial) {
+  const cublasLtMatmulAlgo_t& first = candidates.at(0);
+  if (candidates.size() < 2) return first;
   KeptChoices& kept = choices_of_device("products", std::to_string(cublaslt().version()));
-  const std::string chosen = kept.find_or_make(product, text_of(candidates[0].algo), [&] {
-    const auto time = [&](size_t i) { return measure(candidates[i]); };
-    return text_of(candidates[fastest(candidates.size(), time)].algo);
+  const std::string chosen = kept.find_or_make(product, text_of(first), [&] {
+    const auto bits = [&](size_t i) { return trial.bits(candidates[i]); };
+    const auto time = [&](size_t i) { return trial.milliseconds(candidates[i]); };
+    return text_of(candidates[fastest_with_same_bits(candidates.size(), bits, time)]);
   });
-  const auto is_chosen = [&](const auto& candidate) { return text_of(candidate.algo) == chosen; };
-  const auto found = std::find_if(candidates.begin(), candidates.end(), is_chosen);
-  return found == candidates.end() ? 0 : static_cast<size_t>(found - candidates.begin());
+  const std::optional<cublasLtMatmulAlgo_t> algorithm = parse(chosen);
+  if (algorithm && trial.can_run(*algorithm)) return *algorithm;
+  print_once("cuBLASLt refuses the kept algorithm of the product " + product +
+             ", so its first suggestion is used, which computes the same bits; delete the file of kept choices "
+             "(docs/gpus.md) to measure again");
+  return first;
 }
 
 }  // namespace trainctl::cuda

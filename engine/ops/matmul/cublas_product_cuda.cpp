@@ -34,7 +34,7 @@ struct Prepared {
   const CublasLt& lt = cublaslt();
   cublasLtMatmulDesc_t desc = nullptr;
   std::array<cublasLtMatrixLayout_t, 3> layouts{};  ///< the layouts of A, B and C as cuBLASLt sees them
-  cublasLtMatmulHeuristicResult_t algorithm{};
+  cublasLtMatmulAlgo_t algorithm{};
 
   Prepared() = default;
   Prepared(const Prepared&) = delete;
@@ -60,10 +60,17 @@ struct Prepared {
              "batch step");
   }
   cublasStatus_t run(const Product& p, const void* alpha, const void* beta, void* workspace, CudaStream stream,
-                     const cublasLtMatmulHeuristicResult_t& with) const {
+                     const cublasLtMatmulAlgo_t& with) const {
     const void* const added = p.residual != nullptr ? p.residual : p.c;
     return lt.matmul(lt.handle, desc, alpha, p.b, layouts[0], p.a, layouts[1], beta, added, layouts[2], p.c, layouts[2],
-                     &with.algo, workspace, kWorkspace, stream);
+                     &with, workspace, kWorkspace, stream);
+  }
+  /// Returns whether the library can compute the product with this algorithm.
+  bool can_run(const cublasLtMatmulAlgo_t& with) const {
+    cublasLtMatmulHeuristicResult_t found{};
+    return lt.algo_check(lt.handle, desc, layouts[0], layouts[1], layouts[2], layouts[2], &with, &found) ==
+               CUBLAS_STATUS_SUCCESS &&
+           found.workspaceSize <= kWorkspace;
   }
 };
 
@@ -137,8 +144,9 @@ uint32_t alignment(const void* p) {
   return static_cast<uint32_t>(std::min<uintptr_t>(address & -address, 256));
 }
 
-/// The algorithms that cuBLASLt suggests for the product, best first; empty if it has none.
-std::vector<cublasLtMatmulHeuristicResult_t> candidates_of(const Prepared& prepared, const Product& p) {
+/// The algorithms that cuBLASLt suggests for the product, best first; empty if it has none. They depend on the product,
+/// the model of the GPU and the version of the library, since the workspace has one size for all products.
+std::vector<cublasLtMatmulAlgo_t> candidates_of(const Prepared& prepared, const Product& p) {
   const CublasLt& lt = prepared.lt;
   cublasLtMatmulPreference_t preference = nullptr;
   lt.check(lt.preference_create(&preference), "cublasLtMatmulPreferenceCreate");
@@ -159,8 +167,10 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates_of(const Prepared& prepa
                    prepared.layouts[2], preference, kCandidates, found.data(), &count);
   lt.preference_destroy(preference);
   found.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(count) : 0);
-  std::erase_if(found, [](const auto& result) { return result.state != CUBLAS_STATUS_SUCCESS; });
-  return found;
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  for (const cublasLtMatmulHeuristicResult_t& result : found)
+    if (result.state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(result.algo);
+  return algorithms;
 }
 
 /// The number of a type in keys of kept choices. f16 was added later and has the number 2, so that older keys stay
@@ -177,40 +187,61 @@ std::string text_of(const Product& p, cublasLtEpilogue_t epilogue) {
     text += (text.empty() ? "" : ",") + std::to_string(part);
   }
   if (p.residual != nullptr) text += ",residual" + std::to_string(alignment(p.residual));
+  constexpr uint32_t kPack = 16;  // epilogues access at most this many bytes at once
+  for (const void* beside : {p.bias, static_cast<const void*>(p.before), p.slope_at, static_cast<const void*>(p.a_sums),
+                             static_cast<const void*>(p.b_sums)})
+    text += "," + std::to_string(std::min(alignment(beside), kPack));
   if (p.is_fp8())
     text += std::string(",fp8") + (p.a_squares ? "a" : "") + (p.b_squares ? "b" : "") +
             (p.tensor_scales ? "tensor" : "") + (p.a_e5m2 ? "A" : "") + (p.b_e5m2 ? "B" : "");
   return text;
 }
 
-/// Chooses the algorithm of a product by measurement, or nothing if cuBLASLt suggests none. `prepared` describes the
-/// product.
-std::optional<cublasLtMatmulHeuristicResult_t> choose(const Prepared& prepared, const Product& p,
-                                                      const std::string& text) {
-  const std::vector<cublasLtMatmulHeuristicResult_t> candidates = candidates_of(prepared, p);
+/// A product with operands of its own, on which algorithms are tried.
+class TriedProduct {
+ public:
+  TriedProduct(const Product& p, cublasLtEpilogue_t epilogue) : trial_(p, kWorkspace) {
+    describe(prepared_, trial_.product(), epilogue);
+  }
+  float milliseconds(const cublasLtMatmulAlgo_t& with) { return trial_.milliseconds(run(with)); }
+  std::optional<uint64_t> bits(const cublasLtMatmulAlgo_t& with) { return trial_.bits(run(with)); }
+
+ private:
+  ProductTrial::Run run(const cublasLtMatmulAlgo_t& with) const {
+    return [this, with](const void* alpha, const void* beta, void* workspace, CudaStream stream) {
+      return prepared_.run(trial_.product(), alpha, beta, workspace, stream, with) == CUBLAS_STATUS_SUCCESS;
+    };
+  }
+
+  ProductTrial trial_;
+  Prepared prepared_;
+};
+
+/// Chooses the algorithm of a product, or nothing if cuBLASLt suggests none. `prepared` describes the product.
+std::optional<cublasLtMatmulAlgo_t> choose(const Prepared& prepared, const Product& p, cublasLtEpilogue_t epilogue,
+                                           const std::string& text) {
+  const std::vector<cublasLtMatmulAlgo_t> candidates = candidates_of(prepared, p);
   if (candidates.empty()) return std::nullopt;
   if (p.m * p.n * p.k * p.batch < kWorthMeasuring) return candidates[0];
-  const auto run = [&](const Product& copy, const void* alpha, const void* beta, void* workspace, CudaStream stream,
-                       const cublasLtMatmulHeuristicResult_t& candidate) {
-    return prepared.run(copy, alpha, beta, workspace, stream, candidate) == CUBLAS_STATUS_SUCCESS;
-  };
-  return candidates[choose_algorithm(text, candidates, measure_on_copies(p, kWorkspace, run))];
+  std::optional<TriedProduct> tried;  // created by the first measurement
+  const auto product = [&]() -> TriedProduct& { return tried ? *tried : tried.emplace(p, epilogue); };
+  AlgorithmTrial trial;
+  trial.milliseconds = [&](const cublasLtMatmulAlgo_t& with) { return product().milliseconds(with); };
+  trial.bits = [&](const cublasLtMatmulAlgo_t& with) { return product().bits(with); };
+  trial.can_run = [&](const cublasLtMatmulAlgo_t& with) { return prepared.can_run(with); };
+  return choose_algorithm(text, candidates, trial);
 }
 
-/// Like choose(), but decided once per process for equal products on GPUs of one model. The suggestions of cuBLASLt may
-/// change from call to call, and a GPU that replays the step of another one must add in the same order.
-std::optional<cublasLtMatmulHeuristicResult_t> choose_once(const Prepared& prepared, const Product& p,
-                                                           cublasLtEpilogue_t epilogue) {
+/// Like choose(), but decided once per process for equal products on GPUs of one model: a GPU that replays the step of
+/// another one must add in the same order.
+std::optional<cublasLtMatmulAlgo_t> choose_once(const Prepared& prepared, const Product& p,
+                                                cublasLtEpilogue_t epilogue) {
   static std::mutex mutex;
-  static auto& chosen = *new std::map<std::string, cublasLtMatmulHeuristicResult_t>;
-  const std::string text = text_of(p, epilogue);
-  std::string key = text + " " + std::to_string(multiprocessors());
-  for (const void* beside : {p.bias, static_cast<const void*>(p.before), p.slope_at, p.residual,
-                             static_cast<const void*>(p.a_sums), static_cast<const void*>(p.b_sums)})
-    key += "," + std::to_string(alignment(beside));
+  static auto& chosen = *new std::map<std::string, cublasLtMatmulAlgo_t>;
+  const std::string text = text_of(p, epilogue), key = text + " " + std::to_string(multiprocessors());
   const std::lock_guard lock(mutex);
   if (const auto known = chosen.find(key); known != chosen.end()) return known->second;
-  const std::optional<cublasLtMatmulHeuristicResult_t> choice = choose(prepared, p, text);
+  const std::optional<cublasLtMatmulAlgo_t> choice = choose(prepared, p, epilogue, text);
   if (choice) chosen.emplace(key, *choice);
   return choice;
 }
@@ -222,7 +253,7 @@ std::optional<CudaKernel> prepare_cublas(const Product& p, CudaScratch& scratch)
   if (!epilogue || (p.is_fp8() && cublaslt().version() < kFirstWithScales)) return std::nullopt;
   auto prepared = std::make_shared<Prepared>();
   describe(*prepared, p, *epilogue);
-  const std::optional<cublasLtMatmulHeuristicResult_t> algorithm = choose_once(*prepared, p, *epilogue);
+  const std::optional<cublasLtMatmulAlgo_t> algorithm = choose_once(*prepared, p, *epilogue);
   if (!algorithm) return std::nullopt;
   prepared->algorithm = *algorithm;
   scratch.need(static_cast<int64_t>(kScalarBytes + kWorkspace));

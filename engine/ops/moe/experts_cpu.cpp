@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -50,6 +51,12 @@ struct ExpertRows {
 
   int64_t token(int64_t row) const { return pair_of[static_cast<size_t>(row)] / size.top_k; }
 
+  /// "expert 2" or "experts 2 to 5": those of this rank.
+  std::string names_of_experts() const {
+    return size.experts == 1 ? fmt::format("expert {}", size.first)
+                             : fmt::format("experts {} to {}", size.first, size.first + size.experts - 1);
+  }
+
   void sort(const int32_t* ids) {
     std::fill(starts.begin(), starts.end(), 0);
     const auto pairs = static_cast<int64_t>(row_of.size());
@@ -58,9 +65,9 @@ struct ExpertRows {
     for (size_t e = 1; e < starts.size(); ++e) starts[e] += starts[e - 1];
     if (starts.back() > size.rows)
       throw EnvError(
-          fmt::format("moe: the router sends {} rows to experts {} to {}, but this rank has memory for {}\n  "
+          fmt::format("moe: the router sends {} rows to {}, but this rank has memory for {}\n  "
                       "increase the layer's capacity, or cut the experts over fewer ranks",
-                      starts.back(), size.first, size.first + size.experts - 1, size.rows));
+                      starts.back(), names_of_experts(), size.rows));
     for (int64_t p = 0; p < pairs; ++p) {
       int64_t& row = row_of[static_cast<size_t>(p)];
       row = is_here(ids[p]) ? starts[static_cast<size_t>(ids[p] - size.first)]++ : -1;

@@ -76,7 +76,7 @@ CpuKernel prepare_muon_update(const KernelCall& call) {
              settings = MuonSettings::of(call.attrs), clip = cpu::clip_of(call), rate = cpu::LearningRate(call),
              matrices = std::move(matrices)]() mutable {
         if (clip.skips()) return;
-        const float scale = clip.scale(), shrink = 1.0f - rate.now() * settings.decay;
+        const float scale = clip.scale(), decaying = rate.now() * settings.decay;
         for (MuonMatrix& matrix : matrices) {
           const int64_t first = matrix.parameter.first, n = matrix.parameter.size();
           float* const x = matrix.start();
@@ -90,7 +90,8 @@ CpuKernel prepare_muon_update(const KernelCall& call) {
           for (int64_t i = 0; i < n; ++i) x[i] *= inverse;
           const float* const turned = matrix.iterate();
           const float step = rate.now() * settings.adjust(matrix.parameter);
-          for (int64_t i = 0; i < n; ++i) w[first + i] = w[first + i] * shrink - step * turned[i];
+          // A factor 1 - decaying would be rounded in each step.
+          for (int64_t i = 0; i < n; ++i) w[first + i] -= decaying * w[first + i] + step * turned[i];
         }
       });
 }

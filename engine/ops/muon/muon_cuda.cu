@@ -77,7 +77,8 @@ __global__ void __launch_bounds__(kLayerwiseThreads)
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kLayerwiseThreads + threadIdx.x;
   if (i >= size) return;
   const float rate = scalars->learning_rate * rate_scale;
-  const float weight = clip.skips() ? w[i] : w[i] * (1.0f - rate * decay) - rate * factor * __bfloat162float(x[i]);
+  // A factor 1 - rate * decay would be rounded in each step.
+  const float weight = clip.skips() ? w[i] : w[i] - (rate * decay * w[i] + rate * factor * __bfloat162float(x[i]));
   w[i] = weight;
   if (copy != nullptr) copy[i] = __float2bfloat16(weight);
 }

@@ -23,20 +23,19 @@ struct ScaledLoss {
   __device__ float grad(float p, float l) const {
     return scale * scalars->loss_scale * f.template slope<CudaMaths>(p, l);
   }
-  __device__ float operator()(float p, float l) const { return grad(p, l); }
 };
 
 template <class Loss>
 CudaKernel prepare_pair_loss(const CudaKernelCall& call) {
-  return prepare_pair_loss(call, ScaledLoss<Loss>(call), Loss::kName);
+  return prepare_pair_loss(call, ScaledLoss<Loss>(call), true, false, Loss::kName);
 }
 template <class Loss>
 CudaKernel prepare_pair_loss_grad(const CudaKernelCall& call) {
-  return map_mixed_binary(call.in[0], call.in[1], call.out[0], ScaledLoss<Loss>(call), Loss::kGrad);
+  return prepare_pair_loss(call, ScaledLoss<Loss>(call), false, true, Loss::kGrad);
 }
 template <class Loss>
 CudaKernel prepare_with_grad(const CudaKernelCall& call) {
-  return prepare_pair_loss(call, ScaledLoss<Loss>(call), Loss::kWithGrad);
+  return prepare_pair_loss(call, ScaledLoss<Loss>(call), true, true, Loss::kWithGrad);
 }
 
 }  // namespace

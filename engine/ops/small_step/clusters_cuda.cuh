@@ -2,7 +2,6 @@
 #pragma once
 
 #include "engine/ops/cuda/launch_cuda.h"
-#include "engine/ops/small_step/cluster_limits_cuda.h"
 
 namespace trainctl::cuda {
 
@@ -23,16 +22,6 @@ __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" :
 template <int kPending>
 __device__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
-/// Allows a kernel clusters of more than 8 blocks and `shared_bytes` per block; false: the device does not support it.
-template <class Kernel>
-bool allow_large_clusters(Kernel* kernel, int shared_bytes) {
-  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) == cudaSuccess &&
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) == cudaSuccess)
-    return true;
-  cudaGetLastError();
-  return false;
 }
 
 /// The configuration of a launch in clusters of `blocks` along x; 1: without clusters. The kernel may start before the
@@ -65,19 +54,18 @@ struct ClusterLaunch {
   ClusterLaunch& operator=(const ClusterLaunch&) = delete;
 };
 
-/// Returns the number of clusters of the launch that run at once on the current device; 0: it runs none.
+/// Throws EnvError if the current device cannot run the clusters of this launch. It must not choose another kernel
+/// instead, because that would add in another order than the other ranks and runs.
 template <class Kernel>
-int max_active_clusters(Kernel* kernel, const ClusterLaunch& launch) {
+void require_clusters(Kernel* kernel, const ClusterLaunch& launch, int blocks) {
+  if (blocks == 1) return;
   int count = 0;
-  if (cudaOccupancyMaxActiveClusters(&count, kernel, &launch.config) == cudaSuccess) return count;
+  const cudaError_t status = cudaOccupancyMaxActiveClusters(&count, kernel, &launch.config);
+  if (status == cudaSuccess && count > 0) return;
   cudaGetLastError();
-  return 0;
-}
-/// The same, within the limit that all ranks share (cluster_limits_cuda.h). For kernels with one block per
-/// multiprocessor.
-template <class Kernel>
-int clusters_at_once(Kernel* kernel, const ClusterLaunch& launch, int blocks) {
-  return std::min(max_active_clusters(kernel, launch), cluster_limit(blocks));
+  throw EnvError("this GPU runs no cluster of " + std::to_string(blocks) + " blocks" +
+                 (status == cudaSuccess ? "" : std::string(" (") + cudaGetErrorName(status) + ")") +
+                 ", which matrix products of this job need; set TRAINCTL_SMALL_STEP=off for all ranks");
 }
 
 /// A barrier of all threads of the cluster, split in two so that work can go between. It orders only what

@@ -119,63 +119,122 @@ __device__ __forceinline__ void finish_grad_rows(const Finish& f, float* c, int 
   }
 }
 
-/// Called by all threads of a block. Waits for the preceding kernel.
-__device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map, const TileMap& b_map, int row0,
-                                      int col0, float* shared) {
+/// One thread's view of its block's tile: what the block computes, and the thread's place in it.
+struct GradBlock {
   using T = GradTile;
-  const int thread = static_cast<int>(threadIdx.x), lane = static_cast<int>(threadIdx.x % 32);
-  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);  // the compiler sees it is uniform
-  const int group = warp / T::kTall, own_row = warp % T::kTall * T::kWarpM;
+
+  const TileProduct& p;
+  const TileMap &a_map, &b_map;
+  int row0, col0;  ///< the tile's first row and column in C
+  float* shared;
   const Finish& f = p.finish;
-  const int stages = (p.a.k + T::kStage - 1) / T::kStage;
-  const bool sums_a = p.a_sums != nullptr && col0 == 0, sums_b = p.b_sums != nullptr && row0 == 0;
-  const auto barrier = [&](int place) { return shared + T::kBarriers + 2 * place; };
-  const auto fetch = [&](int stage, int slab) {
+  int thread = static_cast<int>(threadIdx.x), lane = static_cast<int>(threadIdx.x % 32);
+  int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);  ///< the compiler sees it is uniform
+  int group = warp / T::kTall, own_row = warp % T::kTall * T::kWarpM;
+  int stages = (p.a.k + T::kStage - 1) / T::kStage;
+
+  __device__ float* barrier(int place) const { return shared + T::kBarriers + 2 * place; }
+
+  /// Requests a slab of a stage from the copy engine.
+  __device__ __forceinline__ void fetch(int stage, int slab) const {
     const int place = stage % T::kStages;
     const bool of_a = slab < T::kASlabs;
     copy_tile(shared + place * T::kStageFloats + slab * T::kSlab, of_a ? a_map : b_map,
               of_a ? row0 + slab * kTileFloats : col0 + (slab - T::kASlabs) * kTileFloats, stage * T::kStage,
               barrier(place));
-  };
-  if (lane == 0) {
-    if (warp < 2) prefetch_map(warp == 0 ? a_map : b_map);
-    prepare_announcements(barrier(warp));
-    if (warp < stages) announce_bytes(barrier(warp), 4 * T::kStageFloats);
-    publish_to_copies();
   }
-  __syncthreads();
-  wait_for_kernel_before();
-  // Warps take turns at requesting slabs, so that slabs arrive in the order of their use.
-  if (lane == 0) {
+
+  /// Prepares the barriers of the stages, one per warp, and waits for the preceding kernel.
+  __device__ __forceinline__ void start() const {
+    if (lane == 0) {
+      if (warp < 2) prefetch_map(warp == 0 ? a_map : b_map);
+      prepare_announcements(barrier(warp));
+      if (warp < stages) announce_bytes(barrier(warp), 4 * T::kStageFloats);
+      publish_to_copies();
+    }
+    __syncthreads();
+    wait_for_kernel_before();
+  }
+
+  /// Requests all stages that fit into shared memory. Warps take turns at requesting slabs, so that slabs arrive in the
+  /// order of their use.
+  __device__ __forceinline__ void fetch_first_stages() const {
+    if (lane == 0) {
 #pragma unroll 1
-    for (int i = warp; i < min(stages, T::kStages) * T::kSlabs; i += T::kWarps) fetch(i / T::kSlabs, i % T::kSlabs);
+      for (int i = warp; i < min(stages, T::kStages) * T::kSlabs; i += T::kWarps) fetch(i / T::kSlabs, i % T::kSlabs);
+    }
   }
-  // C's previous values and the rate: a thread reads the values that it copied itself, and the rate after a barrier.
-  const int col = col0 + 4 * lane, row = row0 + warp;
-  const bool finishes = lane < T::kN / 4 && col < f.n;
-  float* c = f.c + static_cast<int64_t>(row) * f.n + col;
-  float* const old = shared + T::kOld + warp * T::kN + 4 * lane;
-  const auto fetch_old = [&] {
+
+  /// Requests the stage that takes the place of stage `s`, if there is one.
+  __device__ __forceinline__ void replace_stage(int s) const {
+    const int place = s % T::kStages;
+    if (s + T::kStages < stages) {
+      __syncthreads();  // all have read the stage that is overwritten
+      if (lane == 0 && warp == place) {
+        announce_bytes(barrier(place), 4 * T::kStageFloats);
+#pragma unroll 1
+        for (int slab = 0; slab < T::kSlabs; ++slab) fetch(s + T::kStages, slab);
+      }
+    }
+  }
+
+  /// Stores this warp's sums of A's columns, which are C's rows.
+  __device__ __forceinline__ void store_row_sums(const float (&row_sums)[2], float* parts) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float sum = sum_of_four(row_sums[r]);
+      if (lane % 4 == 0) parts[group * T::kM + own_row + T::A::row_of<2>(lane / 4, r)] = sum;
+    }
+  }
+};
+
+/// C as one thread finishes it: four columns of rows `row`, `row` + kWarps, ….
+struct GradRows {
+  using T = GradTile;
+
+  const GradBlock& block;
+  int col = block.col0 + 4 * block.lane, row = block.row0 + block.warp;
+  bool finishes = block.lane < T::kN / 4 && col < block.f.n;
+  float* c = block.f.c + static_cast<int64_t>(row) * block.f.n + col;
+  float* old = block.shared + T::kOld + block.warp * T::kN + 4 * block.lane;
+
+  /// Requests C's previous values and the learning rate: a thread reads the values that it copied itself, and the rate
+  /// after a barrier.
+  __device__ __forceinline__ void fetch_old() const {
+    const Finish& f = block.f;
     if (f.accumulate && finishes) {
       const float* from = c;
 #pragma unroll 2
       for (int i = 0; i < T::kRowsOfWarp; ++i, from += T::kWarps * static_cast<int64_t>(f.n))
         if (row + i * T::kWarps < f.m) copy_async<16>(old + i * T::kWarps * T::kN, from, true);
     }
-    if (thread == 0 && f.descend != nullptr) copy_async<4>(shared + T::kRate, f.descend, true);
+    if (block.thread == 0 && f.descend != nullptr) copy_async<4>(block.shared + T::kRate, f.descend, true);
     commit_copies();
-  };
+  }
+};
+
+/// Called by all threads of a block. Waits for the preceding kernel.
+__device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map, const TileMap& b_map, int row0,
+                                      int col0, float* shared) {
+  using T = GradTile;
+  const GradBlock block{p, a_map, b_map, row0, col0, shared};
+  const Finish& f = p.finish;
+  const int thread = block.thread, lane = block.lane, group = block.group, stages = block.stages;
+  const bool sums_a = p.a_sums != nullptr && col0 == 0, sums_b = p.b_sums != nullptr && row0 == 0;
+  block.start();
+  block.fetch_first_stages();
+
+  const GradRows rows{block};
   // The stage before which C's previous values are requested, so that they do not delay the slabs of the first stage.
   const int old_from = stages > 2 ? 1 : 0;
-
-  const GradFragments fragments(lane / 4, own_row);
+  const GradFragments fragments(lane / 4, block.own_row);
   TileSums sums[1][T::kCols];
   float row_sums[2] = {}, col_sum = 0;
 #pragma unroll 1
   for (int s = 0; s < stages; ++s) {
     const int place = s % T::kStages;
-    if (s == old_from) fetch_old();
-    wait_for_bytes(barrier(place), s / T::kStages % 2);
+    if (s == old_from) rows.fetch_old();
+    wait_for_bytes(block.barrier(place), s / T::kStages % 2);
     const float* const stage = shared + place * T::kStageFloats;
 #pragma unroll kStepsAtOnce
     for (int step = 0; step < T::kStage / 8; step += T::kGroups) {
@@ -189,19 +248,12 @@ __device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map
       for (int r = 0; r < 2; ++r) row_sums[r] += a[r][0] + a[r][1];
     }
     if (sums_b && thread < T::kN) col_sum += sum_of_column(stage + T::kASlabs * T::kSlab, thread);
-    if (s + T::kStages < stages) {
-      __syncthreads();  // all have read the stage that is overwritten
-      if (lane == 0 && warp == place) {
-        announce_bytes(barrier(place), 4 * T::kStageFloats);
-#pragma unroll 1
-        for (int slab = 0; slab < T::kSlabs; ++slab) fetch(s + T::kStages, slab);
-      }
-    }
+    block.replace_stage(s);
     if (s % kKeep == kKeep - 1) keep(sums);
   }
   __syncthreads();
 
-  float* const of_warp = shared + (group * T::kM + own_row + lane / 4) * T::kPitch;
+  float* const of_warp = shared + (group * T::kM + block.own_row + lane / 4) * T::kPitch;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     float row[T::kCols][2];
@@ -213,21 +265,14 @@ __device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map
     T::B::store_columns(of_warp + 8 * r * T::kPitch, row);
   }
   float* const parts = shared + T::kParts;
-  if (sums_a) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float sum = sum_of_four(row_sums[r]);
-      if (lane % 4 == 0) parts[group * T::kM + own_row + T::A::row_of<2>(lane / 4, r)] = sum;
-    }
-  }
+  if (sums_a) block.store_row_sums(row_sums, parts);
   wait_for_copies<0>();
   __syncthreads();
   const float scale = f.descend != nullptr ? -shared[T::kRate] : 1.0f;
-
   if (sums_a && thread < T::kM)
     store_row_sum(p.a_sums, parts + thread, T::kM, T::kGroups, row0 + thread, f.m, p.sums_accumulate, scale);
   if (sums_b && thread < T::kN) store_row_sum(p.b_sums, &col_sum, 0, 1, col0 + thread, f.n, p.sums_accumulate, scale);
-  if (finishes) finish_grad_rows(f, c, row, shared, old, scale);
+  if (rows.finishes) finish_grad_rows(f, rows.c, rows.row, shared, rows.old, scale);
 }
 
 }  // namespace

@@ -264,38 +264,24 @@ __device__ __forceinline__ void finish_items(const Finish& f, int row0, int col0
   }
 }
 
-/// Computes the tile at (row0, col0). Called by all threads of all 2^blocks_log2 blocks of a cluster. Waits for the
-/// preceding kernel.
+/// One thread's view of its block's part of a tile: which rounds over k the block takes, and how it gets their stages.
 template <class T>
-__device__ void make_streamed_tile(const StreamedProduct& streamed, int row0, int col0, int block, int blocks_log2,
-                                   float* shared) {
-  constexpr unsigned kSumsKept = 16;  // rounds between keep()s
-  const unsigned thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  const unsigned group = warp / T::kPlaces, place = warp % T::kPlaces;
-  const unsigned own_row = place / T::kWide * T::kWarpM, own_col = place % T::kWide * T::kWarpN;  // in the tile
-  const Finish& f = streamed.product.finish;
-  const int blocks = 1 << blocks_log2;
-  const int all = (streamed.product.a.k + 8 * T::kGroups - 1) / (8 * T::kGroups);
-  const int round0 = first_round<T>(all, block, blocks_log2);
-  const unsigned rounds = first_round<T>(all, block + 1, blocks_log2) - round0;
-  const unsigned stages = (rounds + T::kRounds - 1) / T::kRounds;
-  float* const came = shared + T::kCame;
-  const auto barrier_of = [&](unsigned stage) { return came + 2 + stage % T::kStages * 2; };
-  if (thread == 0) {
-    prefetch_map(streamed.a);
-    prefetch_map(streamed.b);
-#pragma unroll 1
-    for (unsigned s = 0; s < T::kStages; ++s) prepare_announcements(barrier_of(s));
-    expect_bytes(came, static_cast<int>(sizeof(float)) * T::kItems * T::kItem, 0);
-    publish_barriers();
-    publish_to_copies();
-  }
-  __syncthreads();
-  if (blocks > 1) arrive_at_cluster();
-  wait_for_kernel_before();
+struct StreamedBlock {
+  const StreamedProduct& streamed;
+  int row0, col0;  ///< the tile's first row and column in C
+  int block, blocks_log2;
+  float* shared;
+  unsigned thread = threadIdx.x;
+  int all = (streamed.product.a.k + 8 * T::kGroups - 1) / (8 * T::kGroups);  ///< rounds of all blocks
+  int round0 = first_round<T>(all, block, blocks_log2);
+  unsigned rounds = first_round<T>(all, block + 1, blocks_log2) - round0;
+  unsigned stages = (rounds + T::kRounds - 1) / T::kRounds;
+  float* came = shared + T::kCame;
 
-  unsigned fetched = 0;
-  const auto fetch = [&](unsigned end) {  // stages up to `end`
+  __device__ float* barrier_of(unsigned stage) const { return came + 2 + stage % T::kStages * 2; }
+
+  /// Requests the stages from `fetched` up to `end`, and advances `fetched`.
+  __device__ __forceinline__ void fetch(unsigned& fetched, unsigned end) const {
 #pragma unroll 1
     for (; fetched < end; ++fetched) {
       if (thread != 0) continue;
@@ -307,48 +293,94 @@ __device__ void make_streamed_tile(const StreamedProduct& streamed, int row0, in
       T::B::copy(shared + T::kOfB + slot * T::B::kFloats, streamed.b, col0, k, barrier);
     }
     __syncwarp();
-  };
+  }
+};
 
-  // In a round each group takes a step of 8 k. The operands of the next step, if they have arrived, are read and split
-  // while this one's products are computed.
-  TileSums sums[T::kRows / 2][T::kCols];
-  Fragment<4> left[T::kRounds][T::kRows / 2];
-  float right[T::kRounds][T::kCols][2];
-  const typename T::A::Rows rows(shared, own_row, lane);
-  const typename T::B::template Columns<T::kCols> columns(shared + T::kOfB, own_col, lane);
-  const auto take = [&](unsigned stage, unsigned round) {
+/// Reads a warp's operands from shared memory, and splits those of A.
+template <class T>
+struct StreamedReader {
+  unsigned group;
+  typename T::A::Rows rows;
+  typename T::B::template Columns<T::kCols> columns;
+
+  __device__ __forceinline__ void take(unsigned stage, unsigned round, Fragment<4> (&left)[T::kRows / 2],
+                                       float (&right)[T::kCols][2]) const {
     float a[T::kRows][2];
     const unsigned s = round * T::kGroups + group;
     rows.read(stage % T::kStages, s, a);
-    columns.read(stage % T::kStages, s, right[round]);
+    columns.read(stage % T::kStages, s, right);
 #pragma unroll
     for (int i = 0; i < 2 * T::kRows; ++i) {
-      left[round][i / 4].set(i % 4, a[i / 4 * 2 + i % 2][i % 4 / 2]);
-      make_now(left[round][i / 4].low[i % 4]);
+      left[i / 4].set(i % 4, a[i / 4 * 2 + i % 2][i % 4 / 2]);
+      make_now(left[i / 4].low[i % 4]);
     }
-  };
-  fetch(min(stages, T::kStages));
+  }
+};
+
+/// Copies a round's operands, so that those of a later round can take their place.
+template <int kLeft, int kCols>
+__device__ __forceinline__ void copy_operands(const Fragment<4> (&left)[kLeft], const float (&right)[kCols][2],
+                                              Fragment<4> (&to_left)[kLeft], float (&to_right)[kCols][2]) {
+#pragma unroll
+  for (int i = 0; i < kLeft; ++i) to_left[i] = left[i];
+#pragma unroll
+  for (int i = 0; i < 2 * kCols; ++i) to_right[i / 2][i % 2] = right[i / 2][i % 2];
+}
+
+/// Computes the tile at (row0, col0). Called by all threads of all 2^blocks_log2 blocks of a cluster. Waits for the
+/// preceding kernel.
+template <class T>
+__device__ void make_streamed_tile(const StreamedProduct& streamed, int row0, int col0, int block, int blocks_log2,
+                                   float* shared) {
+  constexpr unsigned kSumsKept = 16;  // rounds between keep()s
+  const unsigned thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+  const unsigned group = warp / T::kPlaces, place = warp % T::kPlaces;
+  const unsigned own_row = place / T::kWide * T::kWarpM, own_col = place % T::kWide * T::kWarpN;  // in the tile
+  const int blocks = 1 << blocks_log2;
+  const Finish& f = streamed.product.finish;
+  const StreamedBlock<T> own{streamed, row0, col0, block, blocks_log2, shared};
+  const unsigned stages = own.stages;
+  if (threadIdx.x == 0) {
+    prefetch_map(streamed.a);
+    prefetch_map(streamed.b);
+#pragma unroll 1
+    for (unsigned s = 0; s < T::kStages; ++s) prepare_announcements(own.barrier_of(s));
+    expect_bytes(own.came, static_cast<int>(sizeof(float)) * T::kItems * T::kItem, 0);
+    publish_barriers();
+    publish_to_copies();
+  }
+  __syncthreads();
+  if (blocks > 1) arrive_at_cluster();
+  wait_for_kernel_before();
+
+  // In a round each group takes a step of 8 k. The operands of the next step, if they have arrived, are read and split
+  // while this one's products are computed.
+  unsigned fetched = 0;
+  TileSums sums[T::kRows / 2][T::kCols];
+  Fragment<4> left[T::kRounds][T::kRows / 2];
+  float right[T::kRounds][T::kCols][2];
+  const StreamedReader<T> reader{group, typename T::A::Rows(shared, own_row, lane),
+                                 typename T::B::template Columns<T::kCols>(shared + T::kOfB, own_col, lane)};
+  const auto take = [&](unsigned stage, unsigned round) { reader.take(stage, round, left[round], right[round]); };
+  own.fetch(fetched, min(stages, T::kStages));
   bool ahead = false;
 #pragma unroll 1
   for (unsigned stage = 0; stage < stages; ++stage) {
     if (!ahead) {
-      wait_for_bytes(barrier_of(stage), stage / T::kStages % 2);
+      wait_for_bytes(own.barrier_of(stage), stage / T::kStages % 2);
       take(stage, 0);
     }
 #pragma unroll
     for (unsigned round = 0; round < T::kRounds; ++round) {
-      if (round > 0 && stage * T::kRounds + round >= rounds) break;
+      if (round > 0 && stage * T::kRounds + round >= own.rounds) break;
       Fragment<4> now[T::kRows / 2];
       float across[T::kCols][2];
-#pragma unroll
-      for (int i = 0; i < T::kRows / 2; ++i) now[i] = left[round][i];
-#pragma unroll
-      for (int i = 0; i < 2 * T::kCols; ++i) across[i / 2][i % 2] = right[round][i / 2][i % 2];
+      copy_operands(left[round], right[round], now, across);
       if (round + 1 < T::kRounds) {
         take(stage, round + 1);
       } else {
         const unsigned next = stage + 1;
-        ahead = __ballot_sync(~0u, next < stages && is_complete(barrier_of(next), next / T::kStages % 2)) == ~0u;
+        ahead = __ballot_sync(~0u, next < stages && is_complete(own.barrier_of(next), next / T::kStages % 2)) == ~0u;
         take(ahead ? next : stage, 0);
       }
       add_products(now, across, sums);
@@ -356,7 +388,7 @@ __device__ void make_streamed_tile(const StreamedProduct& streamed, int row0, in
     if ((stage + 1) % (kSumsKept / T::kRounds) == 0) keep(sums);
     if (fetched < stages) {
       __syncthreads();  // all warps have read the stage
-      fetch(fetched + 1);
+      own.fetch(fetched, fetched + 1);
     }
   }
 

@@ -1,4 +1,5 @@
-// A pool of counters in device memory. A freed range is reused by the next request of the same size.
+// A pool of counters in device memory. A freed range is reused by the next request of the same size. Requests that the
+// pool cannot serve get memory of their own.
 #include <map>
 #include <mutex>
 #include <vector>
@@ -40,13 +41,23 @@ Pool& pool() {
   return *all;
 }
 
+Tickets own_tickets(int count) {
+  const size_t bytes = static_cast<size_t>(count) * sizeof(unsigned);
+  void* memory = nullptr;
+  cuda_check(cudaMalloc(&memory, bytes), "the counters of split sums");
+  Tickets tickets(static_cast<unsigned*>(memory), [](unsigned* own) { cudaFree(own); });
+  cuda_check(cudaMemset(memory, 0, bytes), "cudaMemset");
+  cuda_check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+  return tickets;
+}
+
 }  // namespace
 
 Tickets take_tickets(int count) {
   void* memory = nullptr;
   cuda_check(cudaGetSymbolAddress(&memory, tickets), "cudaGetSymbolAddress");
   const int first = pool().take(count);
-  if (first < 0) return nullptr;
+  if (first < 0) return own_tickets(count);
   return {static_cast<unsigned*>(memory) + first, [first, count](unsigned*) { pool().give_back(first, count); }};
 }
 

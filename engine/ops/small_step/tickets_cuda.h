@@ -6,8 +6,8 @@
 
 namespace trainctl {
 
-/// `count` counters of the current device, freed with the last copy of the pointer. Null if too few are left: the
-/// caller then chooses a kernel that needs none.
+/// `count` counters of the current device, freed with the last copy of the pointer. There are always enough: a kernel
+/// that went without would add in another order than the same kernel in another run.
 using Tickets = std::shared_ptr<unsigned>;
 Tickets take_tickets(int count);
 

@@ -1,13 +1,12 @@
 // Chooses the tile size of tensor_tile_cuda.cuh for a grid, and how many blocks split k: the choice that is expected to
-// take the fewest cycles.
+// take the fewest cycles. It depends on sizes and on the model of the GPU alone, because it decides in which order a
+// product is added.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <limits>
-#include <map>
-#include <mutex>
 
+#include "engine/ops/small_step/clusters_at_once.h"
 #include "engine/ops/small_step/tensor_tile_cuda.cuh"
 
 namespace trainctl::cuda {
@@ -39,9 +38,10 @@ int shared_bytes(Kernel* kernel, int needed, int64_t blocks) {
   return blocks <= multiprocessors() ? more_than_half : needed;
 }
 
-/// For `tiles` tiles over k in one grid with `others` small blocks. The clusters of a choice all run at once.
+/// For `tiles` tiles over k in one grid with `others` small blocks. The clusters of a choice are expected to run at
+/// once.
 template <class Size, class Kernel>
-TileChoice choose_blocks_now(Kernel* kernel, int needed, int64_t tiles, int64_t others, int64_t k) {
+TileChoice choose_blocks(Kernel* kernel, int needed, int64_t tiles, int64_t others, int64_t k) {
   // Rates of a multiprocessor, fitted to an H200's times for tiles of 64 x 80 and 32 x 64 at k of 512 and 784.
   constexpr double kMmaOfCycle = 620, kBytesOfCycle = 14, kSentOfCycle = 6;
   constexpr double kAround = 2400;  // cycles outside the loop: start, first bytes, end
@@ -55,37 +55,13 @@ TileChoice choose_blocks_now(Kernel* kernel, int needed, int64_t tiles, int64_t 
     if (bytes == 0) break;
     if (blocks > 1) {
       if (tiles == 0 || waves > 1 || k / blocks < kLeast || !built_for_hopper()) break;
-      const ClusterLaunch launch(dim3(static_cast<unsigned>(tiles * blocks)), Size::kThreads,
-                                 static_cast<size_t>(bytes), blocks, nullptr);
-      if (clusters_at_once(kernel, launch, blocks) < tiles + ceil_div(others, blocks)) break;
+      if (clusters_at_once(multiprocessors(), blocks) < tiles + ceil_div(others, blocks)) break;
     }
     const double sent = 4.0 * Size::kM * Size::kN * (blocks - 1) / blocks;  // bytes of sums sent to other blocks
     const double cycles = static_cast<double>(waves) * (share_of(k, blocks) * kOfK + kAround + sent / kSentOfCycle);
     if (cycles < best.cycles) best = {blocks, cycles};
   }
   return best;
-}
-
-/// The same, once in this process for cards with as many multiprocessors and equal limits: a card that replays a step
-/// of another one must add in the same order, whatever the driver answers there.
-template <class Size, class Kernel>
-TileChoice choose_blocks(Kernel* kernel, int needed, int64_t tiles, int64_t others, int64_t k) {
-  static std::mutex mutex;
-  static auto& chosen = *new std::map<std::array<int64_t, 9>, TileChoice>;
-  shared_bytes(kernel, needed, tiles + others);  // allows it on this card
-  const std::array<int64_t, 9> key = {reinterpret_cast<intptr_t>(kernel),
-                                      needed,
-                                      tiles,
-                                      others,
-                                      k,
-                                      multiprocessors(),
-                                      cluster_limit(2),
-                                      cluster_limit(4),
-                                      cluster_limit(8)};
-  const std::lock_guard lock(mutex);
-  const auto known = chosen.find(key);
-  if (known != chosen.end()) return known->second;
-  return chosen.emplace(key, choose_blocks_now<Size>(kernel, needed, tiles, others, k)).first->second;
 }
 
 }  // namespace

@@ -48,6 +48,7 @@ TileChoice choose(Kernel* kernel, const TileProduct& p, int64_t batch) {
 template <class T, class What>
 CudaKernel prepare(void (*kernel)(What, int), const What& what, int how, dim3 grid, int blocks) {
   const auto bytes = static_cast<size_t>(shared_bytes(kernel, T::kShared, int64_t{grid.x} * grid.y * grid.z));
+  require_clusters(kernel, ClusterLaunch(grid, T::kThreads, bytes, blocks, nullptr), blocks);
   return [=](CudaStream stream) {
     const ClusterLaunch launch(grid, T::kThreads, bytes, blocks, stream);
     cuda_check(cudaLaunchKernelEx(&launch.config, kernel, what, how), "tile_product");

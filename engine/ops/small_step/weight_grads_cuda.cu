@@ -211,8 +211,10 @@ template <class Size>
 CudaKernel prepare(const std::vector<TileProduct>& matrices, const std::vector<TileProduct>& vectors, int blocks) {
   const Grads grads = list_grads<Size>(matrices, vectors, blocks);
   const auto bytes = static_cast<size_t>(shared_bytes(weight_grads<Size>, kShared<Size>, grads.grid));
+  const dim3 grid(static_cast<unsigned>(grads.grid));
+  require_clusters(weight_grads<Size>, ClusterLaunch(grid, Size::kThreads, bytes, blocks, nullptr), blocks);
   return [=](CudaStream stream) {
-    const ClusterLaunch launch(dim3(static_cast<unsigned>(grads.grid)), Size::kThreads, bytes, blocks, stream);
+    const ClusterLaunch launch(grid, Size::kThreads, bytes, blocks, stream);
     cuda_check(cudaLaunchKernelEx(&launch.config, weight_grads<Size>, grads), "weight_grads");
   };
 }

@@ -1,4 +1,6 @@
-// The axes of a graph's units during propagation, and the layouts of the tensors between units that follow from them.
+// The axes of a graph's units during propagation, and the layouts of the tensors between units that follow from them. A
+// unit (units.h) is a layer, or the nodes that finish the result of its contraction, such as the bias of a dense layer.
+// A link (links.h) is a tensor that one unit writes and another one reads.
 #pragma once
 
 #include <optional>
@@ -49,16 +51,20 @@ class UnitAxes {
   bool is_chosen(int u) const { return axes[u].size() == layer(u).factors.size(); }
   FactorAxes data_parallel(int u) const { return data_parallel_axes(mesh, layer(u), facts(u)); }
 
+  /// The layout in which the producer of the link writes its tensor.
   Layout made(const Link& link) const {
     const FactorAxes& from = axes[link.from];
     Layout layout = rule_layout(link.made, layer(link.from).factors, from);
     if (!link.from_rule.outputs.empty()) layout.partial = partial_axes(link.from_rule, link.output, from);
     return layout;
   }
+  /// The layout in which the consumer of the link reads its tensor.
   Layout read(const Link& link) const { return rule_layout(link.read, layer(link.to).factors, axes[link.to]); }
+  /// The axes with which the consumer would read the tensor as the producer writes it.
   Following after_producer(const Link& link) const {
     return follow(mesh, layer(link.to), facts(link.to), link.read, made(link));
   }
+  /// The axes with which the producer would write the tensor as the consumer reads it.
   Following before_consumer(const Link& link) const {
     return follow(mesh, layer(link.from), facts(link.from), link.made, read(link));
   }

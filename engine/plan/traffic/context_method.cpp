@@ -1,4 +1,14 @@
-// parallel.context_method: how the ranks that share the rows of a sequence let attention see all keys and values.
+// Chooses parallel.context_method: how the ranks that share the rows of a sequence let attention see all keys and
+// values.
+//
+//   gather    every rank gathers all keys and values
+//   ring      blocks of keys and values pass from rank to rank; each rank merges attention over one block after another
+//   ulysses   an all_to_all exchanges rows for heads; each rank computes attention of some heads over all rows
+//
+// A graph, a mesh and a cost model enter. For each layer of attention, `Exchange` has the bytes and the seconds of one
+// rank, and gather(), ring() and ulysses() add the seconds that the method costs in addition to the attention itself.
+// The method with the fewest seconds is chosen unless the job names one. ulysses is possible only if the ranks divide
+// the heads.
 #include "engine/plan/traffic/context_method.h"
 
 #include <fmt/format.h>
@@ -163,6 +173,22 @@ ContextMethod choose_context_method(const ParallelSpec& parallel, const std::vec
   return best == costs.end() ? ContextMethod::gather : best->method;
 }
 
+namespace {
+
+/// States that causal work is not balanced, and why, if `chosen` leaves rows on the ranks; "" if nothing is lost.
+std::string unbalanced_rows(const Graph& graph, int64_t ranks, ContextMethod chosen) {
+  const auto attention = std::find_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
+    return node.attrs.flag(kExchangesKeys) && node.attrs.flag("causal") && node.attrs.integer("window", 0) == 0;
+  });
+  if (attention == graph.nodes.end() || chosen == ContextMethod::ulysses) return {};
+  const int64_t rows = graph.tensors[static_cast<size_t>(attention->inputs[0])].shape[1], pieces = 2 * ranks;
+  return "; rows are in their order, so the last rank computes almost twice the mean of causal attention: " +
+         (rows % pieces != 0 ? fmt::format("{} rows are not a multiple of {}", with_commas(rows), pieces)
+                             : "other layers depend on the order");
+}
+
+}  // namespace
+
 std::string context_method_note(const Graph& graph, const ParallelSpec& parallel, ContextMethod chosen,
                                 const std::vector<ContextMethodCost>& costs) {
   if (costs.empty()) return {};
@@ -180,6 +206,8 @@ std::string context_method_note(const Graph& graph, const ParallelSpec& parallel
                        groups > 1 ? fmt::format("of the {} parts of a sequence", groups) : "sequence");
     if (balanced->attrs.has(kRowGroups))
       rows += ", and documents are put in an order in which ranks have about the same work";
+  } else {
+    rows = unbalanced_rows(graph, parallel.context, chosen);
   }
   return fmt::format("attention over {} ranks: {} (estimated cost per micro-batch: {}){}", parallel.context,
                      to_string(chosen), join(each), rows);

@@ -1,5 +1,13 @@
-// Computes the cost of a choice of axes. Each list of axes that occurs has a number, so that the common case, a tensor
-// read in the layout in which it was made, costs one comparison of numbers.
+// Computes the seconds of a micro-batch for a choice of axes, many times in one search. The graph, its units and a mesh
+// enter once, in the constructor, which reduces them to what depends on axes:
+//
+//   NodeWork     of each node of a unit: its seconds on one rank, and the factors whose cuts divide them
+//   TensorUses   of each tensor: the uses that make it (sources) and read it (targets), with the factor of each dim
+//
+// Then set() gives units their axes, and around() and total() return the seconds of kernels, of sums over inner factors
+// (inner_sum_seconds) and of redistributions, from each layout in which a tensor is made to each in which it is read
+// (moved). Each list of axes that occurs has a number, so that the common case, a tensor read in the layout in which it
+// was made, costs one comparison of numbers. The cost of each pair of layouts is computed once (move).
 #include "engine/plan/traffic/traffic.h"
 
 #include <algorithm>
@@ -86,23 +94,34 @@ Traffic::Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const
     const size_t factors = graph.layers[unit.layer].factors.size();
     coded_.push_back({std::vector<uint64_t>(factors, kNotCut), std::vector<int>(factors, 1)});
   }
+  add_work(graph);
   std::vector<std::vector<NodeId>> consumers(graph.tensors.size());
-  const std::vector<double> seconds = node_seconds(graph, cost);
-  std::vector<std::vector<NodeId>> with_statistics(units.all.size());
+  for (NodeId n = 0; n < static_cast<NodeId>(graph.nodes.size()); ++n)
+    for (TensorId t : graph.nodes[n].inputs) consumers[t].push_back(n);
+  for (TensorId t = 0; t < static_cast<TensorId>(graph.tensors.size()); ++t) add_tensor(graph, t, consumers[t]);
+  add_gradient_sums(graph);
+  join_terms(graph);
+  for (size_t t = 0; t < tensors_.size(); ++t)
+    for (int unit : units_of(static_cast<TensorId>(t))) touched_[unit].push_back(t);
+}
+
+/// Collects the work of the nodes of each unit.
+void Traffic::add_work(const Graph& graph) {
+  const std::vector<double> seconds = node_seconds(graph, cost_);
+  std::vector<std::vector<NodeId>> with_statistics(units_.all.size());
   for (NodeId n = 0; n < static_cast<NodeId>(graph.nodes.size()); ++n) {
     const Node& node = graph.nodes[n];
-    for (TensorId t : node.inputs) consumers[t].push_back(n);
     std::vector<TensorRule> all = node.rule.inputs;
     all.insert(all.end(), node.rule.outputs.begin(), node.rule.outputs.end());
-    const int unit = units.of_node[n];
+    const int unit = units_.of_node[n];
     // Nodes that finish a layer take no time of their own: their kernel fuses with the product's, or with that of a
     // reader.
-    const double own = units.all[unit].finishes() ? 0 : seconds[n];
+    const double own = units_.all[unit].finishes() ? 0 : seconds[n];
     NodeWork& work = work_[unit].emplace_back(NodeWork{own, factors_in(all), node.rule.inner});
     work.causal_rows = causal_rows(graph, node);
     if (node.rule.inner.empty()) continue;
     if (get_op(node.op).inner_sum->block != nullptr) {
-      work.block_bytes = block_bytes(graph, node, mesh);
+      work.block_bytes = block_bytes(graph, node, mesh_);
       continue;
     }
     std::vector<NodeId>& exchanging = with_statistics[unit];
@@ -111,11 +130,6 @@ Traffic::Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const
     if (!shares) work.statistics_bytes = statistics_bytes(graph, node);
     exchanging.push_back(n);
   }
-  for (TensorId t = 0; t < static_cast<TensorId>(graph.tensors.size()); ++t) add_tensor(graph, t, consumers[t]);
-  add_gradient_sums(graph);
-  join_terms(graph);
-  for (size_t t = 0; t < tensors_.size(); ++t)
-    for (int unit : units_of(static_cast<TensorId>(t))) touched_[unit].push_back(t);
 }
 
 std::vector<int> Traffic::units_of(TensorId tensor) const {

@@ -102,6 +102,7 @@ class Traffic {
 
   template <class NumberOf>
   static void describe(const TensorUses& tensor, NumberOf number_of, std::string& out);
+  void add_work(const Graph& graph);
   void add_tensor(const Graph& graph, TensorId tensor, const std::vector<NodeId>& consumers);
   void add_gradient_sums(const Graph& graph);
   void join_terms(const Graph& graph);

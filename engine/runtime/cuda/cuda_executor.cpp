@@ -18,7 +18,6 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
-#include "engine/ops/small_step/cluster_limits_cuda.h"
 #include "engine/runtime/cuda/cuda_executor_class.h"
 #include "engine/runtime/cuda/devices.h"
 #include "engine/runtime/cuda/initial_weights_cuda.h"
@@ -58,21 +57,6 @@ std::array<int32_t, kCount> least_of_all(Communicator& ranks, const std::array<i
   return least;
 }
 
-/// The minimum over the current device and `others`.
-ClusterCounts clusters_of_all(const std::vector<int>& others) {
-  ClusterCounts least = count_clusters();
-  if (others.empty()) return least;
-  int current = 0;
-  cuda_check(cudaGetDevice(&current), "cudaGetDevice");
-  for (const int device : others) {
-    cuda_check(cudaSetDevice(device), "cudaSetDevice");
-    const ClusterCounts counts = count_clusters();
-    for (size_t i = 0; i < least.size(); ++i) least[i] = std::min(least[i], counts[i]);
-  }
-  cuda_check(cudaSetDevice(current), "cudaSetDevice");
-  return least;
-}
-
 }  // namespace
 
 CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const ExecutorOptions& options,
@@ -97,18 +81,43 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   phase_ended(options.start_up, "data");
   allocate();
   phase_ended(options.start_up, "memory");
-  int at_once = steps_of_graph(slots_, program);
-  // If a rank captured a step that another one issues, its host could wait for that rank's host, which waits for it.
-  bool can_capture = !StepProgram::waits_for_counts(program);
   for (const Instruction& i : program.instructions) block_bytes_ += exchanged_block_bytes(i, program);
+  StepGraphs::Options graphs = graph_options();
+  const StepMemory memory = step_memory();
+  step_ = std::make_unique<StepProgram>(program, memory, inputs_, tables_, byte_tables_, peers_.get(), options.seed,
+                                        options.on_prepared);
+  rehearse();
+  phase_ended(options.start_up, "kernels");
+  // The copy engines map an arena once.
+  if (peers_) peers_->connect(memory.arena, owner == nullptr, options.start_up);
+  clear_memory(owner == nullptr);
+  phase_ended(options.start_up, "weights");
+  if (options.replays != nullptr) replay_ = std::make_unique<StepReplay>(RankMemory(arena_, host_), *options.replays);
+  watchdog_ = std::make_unique<Watchdog>(program, ranks, peers_.get(), position_, cuda.timeout_seconds);
+  graphs_ = std::make_unique<StepGraphs>(*step_, *watchdog_, std::move(graphs));
+}
+
+/// Options of graphs on which all ranks agree. Collective if the rank has peers.
+StepGraphs::Options CudaExecutor::graph_options() {
+  int at_once = steps_of_graph(slots_, program_);
+  // If a rank captured a step that another one issues, its host could wait for that rank's host, which waits for it.
+  bool can_capture = !StepProgram::waits_for_counts(program_);
   if (peers_) {
-    const auto least = least_of_all(ranks, std::array<int32_t, 2>{at_once, can_capture ? 1 : 0});
+    const auto least = least_of_all(ranks_, std::array<int32_t, 2>{at_once, can_capture ? 1 : 0});
     at_once = least[0];
     can_capture = least[1] == 1;
-    limit_clusters(least_of_all(ranks, clusters_of_all(cuda.alike)));
-  } else if (!cuda.alike.empty()) {
-    limit_clusters(clusters_of_all(cuda.alike));
   }
+  StepGraphs::Options graphs;
+  graphs.in_use = cuda_.graph && !launches_block() && options_.replays == nullptr && can_capture;
+  graphs.at_once = at_once;
+  graphs.settle = [this] { synchronize(); };
+  graphs.notice = [this](const std::string& line) { notice(line); };
+  graphs.start_up = options_.start_up;
+  return graphs;
+}
+
+/// The memory that allocate() has made, as the step's kernels use it.
+StepMemory CudaExecutor::step_memory() const {
   StepMemory memory;
   memory.arena = arena_;
   memory.host = host_;
@@ -122,28 +131,17 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   memory.finished = {static_cast<FinishedWord*>(finished_memory_.get()), static_cast<float*>(metrics_memory_.get())};
   memory.position = static_cast<PositionWord*>(position_memory_.get());
   memory.printed = static_cast<std::byte*>(printed_memory_.get());
-  memory.printed_stride = StepProgram::printed_bytes(program);
-  step_ = std::make_unique<StepProgram>(program, memory, inputs_, tables_, byte_tables_, peers_.get(), options.seed,
-                                        options.on_prepared);
-  rehearse();
-  phase_ended(options.start_up, "kernels");
-  // The copy engines map an arena once.
-  if (peers_) peers_->connect(memory.arena, owner == nullptr, options.start_up);
-  // The rehearsal, and libraries that time their kernels, have left values in the arena.
-  cuda_check(cudaMemsetAsync(memory.arena, 0, static_cast<size_t>(arena_bytes_), step_->compute()), "cudaMemsetAsync");
-  enqueue_initial_weights(program, options.seed, {memory.arena, memory.host}, step_->compute());
+  memory.printed_stride = StepProgram::printed_bytes(program_);
+  return memory;
+}
+
+/// Removes what the rehearsal, and libraries that time their kernels, have left in the arena, and enqueues the initial
+/// weights. `owns_memory`: the executor has no arena of another one.
+void CudaExecutor::clear_memory(bool owns_memory) {
+  cuda_check(cudaMemsetAsync(arena_, 0, static_cast<size_t>(arena_bytes_), step_->compute()), "cudaMemsetAsync");
+  enqueue_initial_weights(program_, options_.seed, {arena_, host_}, step_->compute());
   synchronize();
-  if (owner == nullptr && host_bytes_ > 0) std::memset(host_, 0, static_cast<size_t>(host_bytes_));
-  phase_ended(options.start_up, "weights");
-  if (options.replays != nullptr) replay_ = std::make_unique<StepReplay>(RankMemory(arena_, host_), *options.replays);
-  watchdog_ = std::make_unique<Watchdog>(program, ranks, peers_.get(), position_, cuda.timeout_seconds);
-  StepGraphs::Options graphs;
-  graphs.in_use = cuda.graph && !launches_block() && options.replays == nullptr && can_capture;
-  graphs.at_once = at_once;
-  graphs.settle = [this] { synchronize(); };
-  graphs.notice = [this](const std::string& line) { notice(line); };
-  graphs.start_up = options.start_up;
-  graphs_ = std::make_unique<StepGraphs>(*step_, *watchdog_, std::move(graphs));
+  if (owns_memory && host_bytes_ > 0) std::memset(host_, 0, static_cast<size_t>(host_bytes_));
 }
 
 CudaExecutor::~CudaExecutor() {

@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "engine/runtime/executor.h"
 
@@ -13,7 +12,6 @@ namespace trainctl {
 struct CudaExecutorOptions {
   int device = 0;               ///< CUDA's index in this process
   int gpu = -1;                 ///< the host's index, for messages; -1: as `device`
-  std::vector<int> alike{};     ///< other devices of this process that must choose the same kernels, to replay steps
   bool graph = true;            ///< capture the step and replay it; false, or CUDA_LAUNCH_BLOCKING=1: stream by stream
   double timeout_seconds = 60;  ///< without progress while ranks wait for each other
   std::function<void(const std::string& line)> notice;  ///< receives messages for the user; empty: stderr

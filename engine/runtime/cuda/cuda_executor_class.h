@@ -60,6 +60,9 @@ class CudaExecutor final : public Executor {
 
  private:
   void allocate();
+  StepGraphs::Options graph_options();
+  StepMemory step_memory() const;
+  void clear_memory(bool owns_memory);
   void rehearse();
   void send_inputs(const std::byte* inputs, const StepScalars& scalars);
   template <class Enqueue>

@@ -74,6 +74,8 @@ StepProgram::StepProgram(const Program& program, const StepMemory& memory, const
   check(scratch_.bytes() <= memory.scratch_bytes,
         "a kernel requests more scratch memory than most_cuda_scratch() "
         "returns");
+  check(no_scratch_.bytes() == 0,
+        "a kernel of the comm stream uses no scratch memory, which is that of the compute stream");
   scratch_.set_memory(memory.scratch);
 }
 
@@ -140,7 +142,7 @@ CudaKernelCall StepProgram::call_of(const Instruction& instruction) {
   CudaKernelCall call;
   bind_operands(instruction, program_, {memory_.arena, memory_.host}, call);
   call.seed = seed_;
-  call.scratch = &scratch_;
+  call.scratch = instruction.stream == trainctl::Stream::comm ? &no_scratch_ : &scratch_;
   return call;
 }
 

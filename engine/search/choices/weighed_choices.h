@@ -10,7 +10,7 @@
 #include "engine/search/choices/open_choices.h"
 #include "engine/search/choices/plan_choice.h"
 #include "engine/search/cuts/cut_choices.h"
-#include "engine/search/cuts/loads.h"
+#include "engine/search/cuts/step_sum.h"
 #include "engine/search/networks.h"
 
 namespace trainctl {

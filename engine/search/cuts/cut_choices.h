@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/search/cuts/loads.h"
+#include "engine/search/cuts/step_sum.h"
 #include "engine/search/networks.h"
 
 namespace trainctl {

@@ -20,14 +20,14 @@ constexpr int kMostRetried = 6;
 /// The fastest plan that may fit or not, and that may be the fastest that fits.
 std::optional<size_t> fastest_in_doubt(const PlanTrials& t, const SumErrors& errors) {
   const std::optional<size_t> best = t.tried.fastest();
-  const double limit = static_cast<double>(t.memory);
+  const double best_seconds = t.best_seconds(), limit = static_cast<double>(t.memory);
   std::optional<size_t> fastest;
   for (size_t i = 0; i < t.tried.size(); ++i) {
     const Trial& trial = t.tried[i].trial;
     if (trial.of_all_blocks || !trial.fault.empty()) continue;
     const double memory = static_cast<double>(trial.memory);
     const bool in_doubt = memory * (1 - errors.memory) <= limit && memory * (1 + errors.memory) >= limit;
-    const bool may_be_best = !best || i == *best || trial.seconds * (1 - errors.seconds) < t.tried[*best].trial.seconds;
+    const bool may_be_best = (best && i == *best) || trial.seconds * (1 - errors.seconds) < best_seconds;
     if (!in_doubt || !may_be_best) continue;
     if (!fastest || trial.seconds < t.tried[*fastest].trial.seconds) fastest = i;
   }

@@ -9,12 +9,18 @@
 #include <utility>
 
 #include "engine/plan/plan.h"
+#include "engine/spec/reference_model.h"
 
 namespace trainctl {
 namespace {
 
 /// Doubts for large networks of long kernels: each trial takes long, and estimates are right to a few per cent.
 constexpr Doubts kFewDoubts = {1.12, 1.05, 1.03, 1.02, 0.01, false};
+/// In full, a plan may turn out to be faster by this factor.
+constexpr double kMayBeFaster = 1.04;
+/// A plan surely does not fit if it needs this many times the limit by the most favorable of kFewRatios plans or more.
+constexpr double kSurelyTooLarge = 1.1;
+constexpr int kFewRatios = 2;
 /// A job of no more layers is searched widely if it is short of memory, with this many times as much work.
 constexpr int kFewLayers = 12;
 constexpr int64_t kWideWork = 2;
@@ -34,12 +40,13 @@ JobSpec without_positions(JobSpec job) {
 
 }  // namespace
 
-PlanTrials::PlanTrials(const JobSpec& its_job, const DataShapes& data, const CostModel& its_cost, int64_t its_memory,
-                       const TryPlan& its_try_plan)
+PlanTrials::PlanTrials(const JobSpec& its_job, const DataShapes& data, const CostModel& its_cost,
+                       const PlanLimits& plan_limits, const TryPlan& its_try_plan)
     : job(its_job),
       bare(without_positions(job)),
       cost(its_cost),
-      memory(its_memory),
+      memory(plan_limits.memory),
+      known_seconds(plan_limits.seconds),
       try_plan(its_try_plan),
       effort(job.parallel.search.effort),
       networks(job, data, cost),
@@ -52,7 +59,11 @@ PlanTrials::PlanTrials(const JobSpec& its_job, const DataShapes& data, const Cos
 
 const TriedPlan* PlanTrials::try_one(const Considered& one, bool always, bool first) {
   if (!always && is_enough(0, limits.trials)) return nullptr;
+  if (always && known_seconds < kNoTime && least_ratio(one) < kNoTime &&
+      one.expected.seconds * least_ratio(one) > doubts.first * known_seconds)
+    return nullptr;
   if (!always && one.saves_in_vain && !doubts.any_saver && !tried.is_short_of_memory()) return nullptr;
+  if (!always && is_too_large(one)) return nullptr;
   PlanChoice choice = header_of(one);
   const SmallJobs::Sizes sizes = small.sizes_of(choice);
   if (!always &&
@@ -87,6 +98,11 @@ const TriedPlan& PlanTrials::add(const Considered& one, PlanChoice choice, Trial
   if (trial.fault.empty()) {
     double& least = least_ratio_.try_emplace(kind_of(one), kNoTime).first->second;
     least = std::min(least, trial.seconds / one.expected.seconds);
+    if (!one.some) {
+      MemoryRatio& ratio = memory_ratios_[saving_kind_of(one)];
+      ++ratio.plans;
+      ratio.least = std::min(ratio.least, static_cast<double>(trial.memory) / one.expected.memory);
+    }
   }
   return tried[tried.add({std::move(name), std::move(choice), one.expected.seconds, std::move(trial)})];
 }
@@ -110,6 +126,7 @@ void PlanTrials::add_cuts(const Considered& one, PlanChoice& choice) const {
   const Graph& graph = cuts.network->graph;
   // With parallel.data, tensor or context the cuts of all other layers follow from these sizes.
   for (size_t l = 0; l < graph.layers.size() && !job.parallel.has_sizes(); ++l) {
+    if (layer_in_job(graph.layers[l].name) != graph.layers[l].name) continue;  // it has the cuts of its original
     const std::string& pattern = cuts.network->cuts->patterns[l];
     const bool given =
         rule_for(job.parallel.strategies, graph.layers[l].name, cuts.network->facts[l].is_loss) != nullptr;
@@ -126,15 +143,38 @@ bool PlanTrials::is_enough(int64_t work, size_t most) const {
 }
 
 bool PlanTrials::is_too_slow(const Considered& one, int64_t work, double doubt) const {
-  const std::optional<size_t> best = tried.fastest();
-  if (!best) return false;
+  const double best = best_seconds(), ratio = least_ratio(one);
+  if (work > limits.long_work) doubt = doubts.lengthy;
+  return best < kNoTime && ratio < kNoTime && one.expected.seconds * ratio > doubt * best;
+}
+
+double PlanTrials::least_ratio(const Considered& one) const {
   const Kind kind = kind_of(one);
+  if (const auto known = least_ratio_.find(kind); known != least_ratio_.end()) return known->second;
   double ratio = kNoTime;
   for (const auto& [other, least] : least_ratio_)
     if (std::get<0>(other) == std::get<0>(kind)) ratio = std::min(ratio, least);
-  if (const auto known = least_ratio_.find(kind); known != least_ratio_.end()) ratio = known->second;
-  if (work > limits.long_work) doubt = doubts.lengthy;
-  return ratio < kNoTime && one.expected.seconds * ratio > doubt * tried[*best].trial.seconds;
+  return ratio;
+}
+
+bool PlanTrials::is_too_large(const Considered& one) const {
+  const std::optional<size_t> other = tried.fastest_too_large();
+  const auto known = memory_ratios_.find(saving_kind_of(one));
+  const double ratio = least_ratio(one);
+  if (!other || one.some || known == memory_ratios_.end() || known->second.plans < kFewRatios || ratio == kNoTime)
+    return false;
+  return known->second.least * one.expected.memory > kSurelyTooLarge * static_cast<double>(memory) &&
+         ratio * one.expected.seconds >= tried[*other].trial.seconds;
+}
+
+double PlanTrials::best_seconds() const {
+  const std::optional<size_t> best = tried.fastest();
+  return best ? std::min(tried[*best].trial.seconds, known_seconds) : known_seconds;
+}
+
+bool PlanTrials::is_beaten() const {
+  const std::optional<size_t> best = tried.fastest();
+  return best && tried[*best].trial.seconds > kMayBeFaster * known_seconds;
 }
 
 bool PlanTrials::searches_widely() const {

@@ -42,11 +42,12 @@ struct TrialLimits {
 };
 
 struct PlanTrials {
-  /// The arguments must outlive the object. `memory` is the limit in bytes per rank; 0: no limit.
-  PlanTrials(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory,
+  /// The arguments must outlive the object.
+  PlanTrials(const JobSpec& job, const DataShapes& data, const CostModel& cost, const PlanLimits& plan_limits,
              const TryPlan& try_plan);
 
-  /// Tries a choice within the limits, or despite them if `always`. `first`: it is the best of its cuts in one stage.
+  /// Tries a choice within the limits, or despite them if `always`, unless a plan is known that is certainly faster
+  /// (PlanLimits::seconds). `first`: it is the best of its cuts in one stage.
   /// Returns null if it was tried before, if it is expected to be too slow, or if enough has been tried.
   const TriedPlan* try_one(const Considered& one, bool always, bool first = false);
   /// Tries a choice with all blocks and despite all limits. Returns null if it was tried before.
@@ -66,6 +67,13 @@ struct PlanTrials {
   /// True if the choice is expected to take `doubt` times as long as the best plan. Its estimate is corrected by the
   /// smallest ratio of simulated to estimated time of its kind; for a new kind, by that of similar ones.
   bool is_too_slow(const Considered& one, int64_t work, double doubt) const;
+  /// True if plans that shard and recompute alike were tried, and by the most favorable of them the choice does not fit
+  /// and takes longer than another one that does not fit.
+  bool is_too_large(const Considered& one) const;
+  /// Seconds of the best plan that fits, of this search or an earlier one; kNoTime: there is none.
+  double best_seconds() const;
+  /// True if plans fit, but the plan of an earlier search is faster than all of them.
+  bool is_beaten() const;
   /// True for a small job that is short of memory: many cuts are tried, not only the best of each way to split the
   /// mesh.
   bool searches_widely() const;
@@ -78,7 +86,8 @@ struct PlanTrials {
   const JobSpec& job;
   const JobSpec bare;  ///< the job without positions, because it is copied often
   const CostModel& cost;
-  const int64_t memory;
+  const int64_t memory;        ///< PlanLimits::memory
+  const double known_seconds;  ///< PlanLimits::seconds
   const TryPlan& try_plan;
   const Effort effort;
   std::vector<std::string> notes;
@@ -96,9 +105,21 @@ struct PlanTrials {
   /// Plans of one kind have similar errors of the estimate. The kind is: whether optimizer_shard.level is 3, whether
   /// there are several stages, and the schedule.
   using Kind = std::tuple<bool, bool, Schedule>;
+  /// Least ratio of simulated to expected seconds of plans of this kind, or of similar ones; kNoTime: none was tried.
+  double least_ratio(const Considered& one) const;
   static Kind kind_of(const Considered& one) { return {one.shard.level == 3, one.stages > 1, one.schedule}; }
 
+  /// Plans that shard and recompute alike have similar errors of the estimated memory: optimizer_shard.level, whether
+  /// there are several stages, and the way to recompute.
+  using SavingKind = std::tuple<int, bool, size_t>;
+  static SavingKind saving_kind_of(const Considered& one) { return {one.shard.level, one.stages > 1, one.recompute}; }
+  struct MemoryRatio {
+    int plans = 0;
+    double least = kNoTime;  ///< least ratio of the memory of a plan to the expected one
+  };
+
   std::map<Kind, double> least_ratio_;  ///< least ratio of simulated to expected seconds
+  std::map<SavingKind, MemoryRatio> memory_ratios_;
 };
 
 }  // namespace trainctl

@@ -109,16 +109,14 @@ void try_mixes(PlanTrials& t, int64_t most) {
   const int blocks = num_blocks(t.networks.repeats());
   int mixes = 0, ways = 0;
   for (const Considered& one : untried_ways(t.tried, t.sources, t.weighed.all(), t.memory_scale(), t.memory)) {
-    const std::optional<size_t> best = t.tried.fastest();
-    if (best && one.expected.seconds >= t.tried[*best].trial.seconds) break;
+    if (one.expected.seconds >= t.best_seconds()) break;
     if (++ways > kMostMixes || t.work_done > most) break;
     t.try_one(one, true);
   }
   for (const RecomputeMix& mix :
        recompute_mixes(t.tried, t.sources, t.weighed.all(), t.memory_scale(), t.memory, blocks)) {
     const double seconds = mix.seconds_with(mix.count_for(t.memory));
-    const std::optional<size_t> best = t.tried.fastest();
-    if (best && seconds >= (1 - kMixMatters) * t.tried[*best].trial.seconds) break;
+    if (seconds >= (1 - kMixMatters) * t.best_seconds()) break;
     if (++mixes > kMostMixes || !try_mix(t, mix, most)) break;
   }
 }

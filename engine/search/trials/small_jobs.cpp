@@ -1,5 +1,5 @@
-// Time and memory are linear in the number of blocks of each run of equal blocks, and in the number of micro-batches,
-// so they are extrapolated from jobs of two sizes.
+// Estimates the time and memory of a large job from small ones. Both are linear in the number of blocks of each run of
+// equal blocks, and in the number of micro-batches, so they are extrapolated from jobs of two sizes.
 #include "engine/search/trials/small_jobs.h"
 
 #include <algorithm>

@@ -129,6 +129,10 @@ void TriedPlans::try_in_full(size_t plan) {
 
 std::vector<TriedPlan> TriedPlans::take(std::vector<size_t>& order) {
   settle();
+  return take_unsettled(order);
+}
+
+std::vector<TriedPlan> TriedPlans::take_unsettled(std::vector<size_t>& order) {
   order = sorted();
   std::vector<TriedPlan> all;
   for (size_t i : order) all.push_back(std::move(plans_[i]));
@@ -149,7 +153,9 @@ void TriedPlans::throw_none_fits() const {
                         fault.empty() ? "no plan for these ranks is legal with the settings that the job fixes"
                                       : "none of the plans tried is legal: " + fault,
                         "fix fewer fields of parallel"}});
-  throw NoPlanFits(job_, memory_, least->trial.memory, least->name);
+  std::vector<TriedPlan> tried = plans_;
+  for (TriedPlan& plan : tried) plan.trial.compiled = nullptr;
+  throw NoPlanFits(job_, memory_, least->trial.memory, least->name, std::move(tried));
 }
 
 }  // namespace trainctl

@@ -31,6 +31,8 @@ class TriedPlans {
   std::optional<size_t> fastest() const { return fastest_; }
   /// The index of the plan that needs the least memory, whether it fits or not.
   std::optional<size_t> smallest() const { return smallest_; }
+  /// The index of the fastest plan that does not fit.
+  std::optional<size_t> fastest_too_large() const { return fastest_too_large_; }
   /// True if a plan that does not fit would be the fastest.
   bool is_short_of_memory() const;
   /// Tries the best plan in full, and repeats this until the best one has been tried in full. Returns its index. Among
@@ -39,6 +41,8 @@ class TriedPlans {
   /// Returns the plans, the best first, which has been tried in full; sets `order` to the indices at which they were
   /// added.
   std::vector<TriedPlan> take(std::vector<size_t>& order);
+  /// The same, but none has been tried in full for this.
+  std::vector<TriedPlan> take_unsettled(std::vector<size_t>& order);
 
  private:
   /// Compares the plan with the best of those before it.

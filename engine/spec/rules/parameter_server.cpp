@@ -1,4 +1,7 @@
 // Rules about parallel.mode: parameter_server.
+#include <string>
+#include <utility>
+
 #include "engine/spec/fields.h"
 #include "engine/spec/rules/rules.h"
 
@@ -31,6 +34,14 @@ void check_workers_with_tables(RuleContext& r) {
         "launch.ranks",
         number(r.job.launch.ranks) + " workers that pull table rows exceed the limit of " + number(kMostAsyncWorkers),
         "reduce launch.ranks");
+  for (const auto& [field, every] :
+       {std::pair("histograms", r.job.train.histograms), std::pair("fingerprints", r.job.train.fingerprints)}) {
+    const std::string path = std::string("train.") + field;
+    if (r.fine({path.c_str()}) && every > 0)
+      r.wrong(path,
+              std::string(field) + " need all weights in step, but the servers of parallel.tables answer at any time",
+              std::string("set ") + field + ": 0, or remove parallel.tables");
+  }
 }
 
 void optimizer_fits_servers(RuleContext& r) {

@@ -1,4 +1,11 @@
-// Describes the order of our tensors' elements in the tensors of another tool: "ours = theirs", or several of theirs.
+// From the text of an order to copies between our tensors and theirs, in three steps:
+//
+//   parse()   the text becomes lists of factors per dim, one list for ours and one for each of theirs; both sides must
+//             have the same letters
+//   solve()   each dim gives an equation, because the product of its factors is its size; an equation with one unknown
+//             letter determines it, until the size of each letter is known
+//   copies    each letter is an axis with a stride in ours and one in theirs: axes_of() for whole tensors (to_theirs),
+//             block_of() for a box of ours, which a rank reads as boxes of theirs (blocks_of)
 #include "engine/train/checkpoint/axis_order.h"
 
 #include <fmt/format.h>
@@ -22,6 +29,27 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
     parts.push_back(text.substr(0, at));
   parts.push_back(text);
   return parts;
+}
+
+/// Parses the inside of [ ]: the letter or 1 of each part.
+std::vector<char> parse_terms(std::string_view text) {
+  std::vector<char> terms;
+  for (std::string_view term : split(text, '+')) {
+    while (term.starts_with(' ')) term.remove_prefix(1);
+    while (term.ends_with(' ')) term.remove_suffix(1);
+    if (term.size() != 1 || !(is_letter(term[0]) || term[0] == '1'))
+      throw OrderFault{fmt::format("'{}' in [ ] is neither a letter nor 1", term)};
+    terms.push_back(term[0]);
+  }
+  return terms;
+}
+
+/// Solves for the one unknown letter of a product: returns value / (product of the known sizes). Throws OrderFault if
+/// the division leaves a remainder.
+int64_t quotient(int64_t value, int64_t product, const std::string& what) {
+  if (product == 0 || value % product != 0)
+    throw OrderFault{fmt::format("{} is {}, which is not a multiple of {}", what, value, product)};
+  return value / product;
 }
 
 /// Copies dst[...] = src[...] along all axes, of which the last one is contiguous. Offsets are in elements.
@@ -83,16 +111,8 @@ std::vector<AxisOrder::Dim> AxisOrder::parse_dims(std::string_view text, bool is
     } else if (c == '[' && is_ours) {
       const size_t close = text.find(']', i);
       if (close == std::string_view::npos) throw OrderFault{"'[' is never closed"};
-      Factor parts;
-      for (std::string_view term : split(text.substr(i + 1, close - i - 1), '+')) {
-        while (term.starts_with(' ')) term.remove_prefix(1);
-        while (term.ends_with(' ')) term.remove_suffix(1);
-        if (term.size() != 1 || !(is_letter(term[0]) || term[0] == '1'))
-          throw OrderFault{fmt::format("'{}' in [ ] is neither a letter nor 1", term)};
-        parts.terms.push_back(term[0]);
-      }
       if (!inside) dims.emplace_back();
-      dims.back().push_back(std::move(parts));
+      dims.back().push_back({0, parse_terms(text.substr(i + 1, close - i - 1))});
       i = close;
     } else {
       throw OrderFault{fmt::format("unexpected '{}'", std::string(1, c))};
@@ -111,10 +131,16 @@ AxisOrder AxisOrder::parse(std::string_view text, size_t parts) {
   if (order.theirs_.size() != parts)
     throw OrderFault{
         fmt::format("has the dims of {} tensors after '=', but {} are listed", order.theirs_.size(), parts)};
+  order.check_letters();
+  return order;
+}
 
+/// Checks that each of their tensors has the letters of ours, each once, and that [ ] has a part for each of theirs.
+void AxisOrder::check_letters() const {
+  const size_t parts = theirs_.size();
   std::set<char> shared;
   const Factor* joined = nullptr;
-  for (const Dim& dim : order.ours_)
+  for (const Dim& dim : ours_)
     for (const Factor& factor : dim) {
       if (factor.letter == 0) {
         if (joined != nullptr) throw OrderFault{"contains [ ] twice"};
@@ -130,7 +156,7 @@ AxisOrder AxisOrder::parse(std::string_view text, size_t parts) {
     std::set<char> expected = shared, found;
     if (joined != nullptr && joined->terms[part] != '1' && !expected.insert(joined->terms[part]).second)
       throw OrderFault{fmt::format("contains '{}' twice", std::string(1, joined->terms[part]))};
-    for (const Dim& dim : order.theirs_[part])
+    for (const Dim& dim : theirs_[part])
       for (const Factor& factor : dim)
         if (!found.insert(factor.letter).second)
           throw OrderFault{fmt::format("contains '{}' twice", std::string(1, factor.letter))};
@@ -139,7 +165,6 @@ AxisOrder AxisOrder::parse(std::string_view text, size_t parts) {
                                    std::string(found.begin(), found.end()),
                                    std::string(expected.begin(), expected.end()))};
   }
-  return order;
 }
 
 AxisOrder AxisOrder::same(size_t ndim) {
@@ -171,27 +196,9 @@ Shape AxisOrder::shape_of(const std::vector<Dim>& dims, const Sizes& sizes) cons
 Shape AxisOrder::ours_shape(const Sizes& sizes) const { return shape_of(ours_, sizes); }
 Shape AxisOrder::theirs_shape(const Sizes& sizes, size_t part) const { return shape_of(theirs_[part], sizes); }
 
-namespace {
-
-/// Solves for the one unknown letter of a product: returns value / (product of the known sizes), or nothing if the
-/// division leaves a remainder.
-std::optional<int64_t> quotient(int64_t value, int64_t product, const std::string& what) {
-  if (product == 0 || value % product != 0)
-    throw OrderFault{fmt::format("{} is {}, which is not a multiple of {}", what, value, product)};
-  return value / product;
-}
-
-}  // namespace
-
-/// The size of each letter, from the equations that shapes and known products give: an equation with one unknown letter
-/// determines it, until none is left. Throws OrderFault.
-AxisOrder::Sizes AxisOrder::solve(const std::vector<std::pair<const std::vector<Dim>*, Shape>>& shapes,
-                                  const std::vector<Product>& known) const {
-  struct Equation {
-    Dim factors;
-    int64_t value;
-    std::string what;
-  };
+/// The equations that shapes and known products give: the product of some factors has a value.
+std::vector<AxisOrder::Equation> AxisOrder::equations_of(
+    const std::vector<std::pair<const std::vector<Dim>*, Shape>>& shapes, const std::vector<Product>& known) {
   std::vector<Equation> equations;
   for (const auto& [letters, value] : known) {
     Dim factors;
@@ -205,33 +212,21 @@ AxisOrder::Sizes AxisOrder::solve(const std::vector<std::pair<const std::vector<
     for (size_t d = 0; d < shape.size(); ++d)
       equations.push_back({(*dims)[d], shape[d], fmt::format("dim {} of {}", d, to_string(shape))});
   }
+  return equations;
+}
 
-  Sizes sizes;
-  const auto is_known = [&](const Factor& factor) {
-    if (factor.letter != 0) return sizes.contains(factor.letter);
-    return std::all_of(factor.terms.begin(), factor.terms.end(),
-                       [&](char term) { return term == '1' || sizes.contains(term); });
-  };
-  for (bool found = true; found;) {
-    found = false;
-    for (const Equation& equation : equations) {
-      int64_t product = 1;
-      std::vector<const Factor*> unknown;
-      for (const Factor& factor : equation.factors) {
-        if (is_known(factor))
-          product *= size_of(factor, sizes);
-        else
-          unknown.push_back(&factor);
-      }
-      if (unknown.size() != 1 || unknown[0]->letter == 0) continue;
-      sizes[unknown[0]->letter] = *quotient(equation.value, product, equation.what);
-      found = true;
-    }
-  }
+bool AxisOrder::is_known(const Factor& factor, const Sizes& sizes) {
+  if (factor.letter != 0) return sizes.contains(factor.letter);
+  return std::all_of(factor.terms.begin(), factor.terms.end(),
+                     [&](char term) { return term == '1' || sizes.contains(term); });
+}
+
+/// Checks that the sizes are complete and that they satisfy each equation.
+void AxisOrder::check_sizes(const std::vector<Equation>& equations, const Sizes& sizes) const {
   for (const Equation& equation : equations) {
     int64_t product = 1;
     for (const Factor& factor : equation.factors) {
-      if (!is_known(factor))
+      if (!is_known(factor, sizes))
         throw OrderFault{
             fmt::format("{} cannot be derived from the shapes; add it to sizes",
                         factor.letter == 0 ? "the size of [ ]" : "'" + std::string(1, factor.letter) + "'")};
@@ -241,6 +236,30 @@ AxisOrder::Sizes AxisOrder::solve(const std::vector<std::pair<const std::vector<
       throw OrderFault{
           fmt::format("{} is {}, but the product of its parts is {}", equation.what, equation.value, product)};
   }
+}
+
+/// The size of each letter: an equation with one unknown letter determines it, until none is left. Throws OrderFault.
+AxisOrder::Sizes AxisOrder::solve(const std::vector<std::pair<const std::vector<Dim>*, Shape>>& shapes,
+                                  const std::vector<Product>& known) const {
+  const std::vector<Equation> equations = equations_of(shapes, known);
+  Sizes sizes;
+  for (bool found = true; found;) {
+    found = false;
+    for (const Equation& equation : equations) {
+      int64_t product = 1;
+      std::vector<const Factor*> unknown;
+      for (const Factor& factor : equation.factors) {
+        if (is_known(factor, sizes))
+          product *= size_of(factor, sizes);
+        else
+          unknown.push_back(&factor);
+      }
+      if (unknown.size() != 1 || unknown[0]->letter == 0) continue;
+      sizes[unknown[0]->letter] = quotient(equation.value, product, equation.what);
+      found = true;
+    }
+  }
+  check_sizes(equations, sizes);
   return sizes;
 }
 

@@ -1,4 +1,7 @@
 // Describes the order of our tensors' elements in the tensors of another tool: "ours = theirs", or several of theirs.
+// Name maps of checkpoints (docs/weights.md) have such an order for each tensor. parse() reads it, sizes_from_ours()
+// finds the size of each letter from the shape of our tensor, and then elements are copied: to_theirs() writes a tensor
+// of theirs, and blocks_of() tells which boxes of theirs make up a rank's box of ours.
 //
 //   order  = dims "=" dims ("," dims)*
 //   dims   = (letter | "1" | "(" factor+ ")")*       a dim; 1: a dim of size 1; in ( ) its factors, the slowest first
@@ -81,7 +84,18 @@ class AxisOrder {
     int64_t size, ours, theirs;  ///< strides in elements
   };
 
+  struct Equation {
+    Dim factors;
+    int64_t value;  ///< of their product
+    std::string what;
+  };
+
   static std::vector<Dim> parse_dims(std::string_view text, bool is_ours);
+  void check_letters() const;
+  static std::vector<Equation> equations_of(const std::vector<std::pair<const std::vector<Dim>*, Shape>>& shapes,
+                                            const std::vector<Product>& known);
+  static bool is_known(const Factor& factor, const Sizes& sizes);
+  void check_sizes(const std::vector<Equation>& equations, const Sizes& sizes) const;
   int64_t size_of(const Factor& factor, const Sizes& sizes) const;
   Shape shape_of(const std::vector<Dim>& dims, const Sizes& sizes) const;
   Shape factors_of(const Dim& dim, const Sizes& sizes) const;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/graph/half.h"
 #include "engine/plan/served.h"
 #include "engine/planning/served_tables.h"
 
@@ -22,6 +23,25 @@ int64_t find_norm(const PlannedJob& job, const Program& program) {
       if (out.tensor == "clip_norm") return out.offset;
   check(false, "a job that clips computes a norm");
   return -1;
+}
+
+/// Bytes from the first row of the part to row number `i`, in the weights.
+int64_t offset_of_row(size_t i, const RowWindow::Part& part) {
+  return static_cast<int64_t>(i) * part.row_floats * byte_size(part.weight_type);
+}
+
+void write_floats(std::byte* to, DType type, const float* from, int64_t count) {
+  if (type == DType::f32)
+    std::memcpy(to, from, static_cast<size_t>(count * kFloat));
+  else
+    floats_to_halves(type, from, count, reinterpret_cast<uint16_t*>(to));
+}
+
+void read_floats(const std::byte* from, DType type, int64_t count, float* to) {
+  if (type == DType::f32)
+    std::memcpy(to, from, static_cast<size_t>(count * kFloat));
+  else
+    halves_to_floats(type, reinterpret_cast<const uint16_t*>(from), count, to);
 }
 
 }  // namespace
@@ -77,17 +97,39 @@ std::span<const int32_t> Client::ahead_ids(size_t field, int server) const {
 void Client::pull_rows(const RowWindow& window) {
   for (int server = 0; server < servers_; ++server)
     for (size_t field = 0; field < window.fields(); ++field)
-      for (const RowWindow::Part& part : window.parts(field, server, window.asked(field, server).size()))
-        if (part.bytes > 0) comm_.recv(rank_of(server), arena_.data() + part.weights, part.bytes);
+      for (const RowWindow::Part& part : window.parts(field, server, window.asked(field, server).size())) {
+        if (part.floats == 0) continue;
+        std::byte* const rows = arena_.data() + part.weights;
+        if (part.weight_type == DType::f32) {
+          comm_.recv(rank_of(server), rows, part.floats * kFloat);
+          continue;
+        }
+        converted_.resize(static_cast<size_t>(part.floats));
+        comm_.recv(rank_of(server), converted_.data(), part.floats * kFloat);
+        write_floats(rows, part.weight_type, converted_.data(), part.floats);
+      }
 }
 
 void Client::push_rows() {
   std::vector<std::pair<int, int64_t>> sent;
+  int64_t floats = 0;
+  for (size_t field = 0; field < window_.fields(); ++field)
+    for (int server = 0; server < servers_; ++server)
+      floats += static_cast<int64_t>(window_.ids(field, server).size()) * window_.floats(field);
+  converted_.resize(static_cast<size_t>(floats));  // does not move while messages are on their way
+  float* converted = converted_.data();
   for (int server = 0; server < servers_; ++server)
     for (size_t field = 0; field < window_.fields(); ++field)
-      for (const RowWindow::Part& part : window_.parts(field, server, window_.ids(field, server).size()))
-        if (part.bytes > 0)
-          sent.emplace_back(rank_of(server), comm_.send(rank_of(server), arena_.data() + part.gradients, part.bytes));
+      for (const RowWindow::Part& part : window_.parts(field, server, window_.ids(field, server).size())) {
+        if (part.floats == 0) continue;
+        const std::byte* rows = arena_.data() + part.gradients;
+        if (part.gradient_type != DType::f32) {
+          read_floats(rows, part.gradient_type, part.floats, converted);
+          rows = reinterpret_cast<const std::byte*>(converted);
+          converted += part.floats;
+        }
+        sent.emplace_back(rank_of(server), comm_.send(rank_of(server), rows, part.floats * kFloat));
+      }
   for (const auto& [rank, number] : sent) comm_.wait_send(rank, number);
 }
 
@@ -101,9 +143,8 @@ void Client::fill_from_cache() {
       for (size_t i = asked; i < ids.size(); ++i) {
         const float* row = find_cached(field, ids[i], started_);
         for (const RowWindow::Part& part : parts) {
-          std::memcpy(arena_.data() + part.weights + static_cast<int64_t>(i) * part.row_bytes, row,
-                      static_cast<size_t>(part.row_bytes));
-          row += part.row_bytes / kFloat;
+          write_floats(arena_.data() + part.weights + offset_of_row(i, part), part.weight_type, row, part.row_floats);
+          row += part.row_floats;
         }
       }
       counts_.pulled += static_cast<int64_t>(asked);
@@ -121,9 +162,8 @@ void Client::cache_pulled() {
       for (size_t i = 0; i < ids.size(); ++i) {
         float* row = row_caches_[field].put(ids[i], started_);
         for (const RowWindow::Part& part : parts) {
-          std::memcpy(row, arena_.data() + part.weights + static_cast<int64_t>(i) * part.row_bytes,
-                      static_cast<size_t>(part.row_bytes));
-          row += part.row_bytes / kFloat;
+          read_floats(arena_.data() + part.weights + offset_of_row(i, part), part.weight_type, part.row_floats, row);
+          row += part.row_floats;
         }
       }
     }

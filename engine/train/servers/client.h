@@ -76,6 +76,7 @@ class Client : public BatchExchange {
   std::vector<std::vector<int32_t>> ahead_;  ///< ids of prefetched rows, per field, in server order
   bool is_prefetching_ = false;
   std::vector<float> prefetched_;  ///< the prefetched rows of one server
+  std::vector<float> converted_;   ///< rows or gradients that are bf16 in the arena; messages have f32
   Counts counts_;
 };
 

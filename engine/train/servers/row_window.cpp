@@ -44,8 +44,16 @@ RowWindow::RowWindow(const PlannedJob& job, const Program& program) : servers_(j
                                   [&](const Variable& variable) { return variable.name == table->tensor; });
       check(v != program.variables.end(), "a worker has a window of each table");
       const Bucket& bucket = program.buckets[static_cast<size_t>(v->bucket)];
-      const int64_t first = v->bucket_element * byte_size(DType::f32);
-      field.tables.push_back({table, bucket.weights_offset + first, bucket.gradients_offset + first});
+      // Kernels read bf16 rows in bf16 jobs, whose workers have no f32 weights of the table.
+      const bool is_half = bucket.compute_offset >= 0;
+      OfTable of{.table = table, .weight_type = is_half ? bucket.compute_type : DType::f32};
+      of.weights =
+          (is_half ? bucket.compute_offset : bucket.weights_offset) + v->bucket_element * byte_size(of.weight_type);
+      if (bucket.gradients_offset >= 0) {
+        of.gradient_type = bucket.kept_type;
+        of.gradients = bucket.gradients_offset + v->bucket_element * byte_size(of.gradient_type);
+      }
+      field.tables.push_back(of);
     }
     field.begins.resize(static_cast<size_t>(servers_) + 1);
     field.asked_ends.resize(static_cast<size_t>(servers_));
@@ -154,8 +162,13 @@ std::vector<RowWindow::Part> RowWindow::parts(size_t field, int server, size_t c
   const auto begin = static_cast<int64_t>(f.begins[static_cast<size_t>(server)]);
   std::vector<Part> all;
   for (const OfTable& of : f.tables) {
-    const int64_t row = of.table->units * byte_size(DType::f32);
-    all.push_back({of.weights + begin * row, of.gradients + begin * row, static_cast<int64_t>(count) * row, row});
+    const int64_t row = of.table->units;
+    all.push_back({.weights = of.weights + begin * row * byte_size(of.weight_type),
+                   .gradients = of.gradients + begin * row * byte_size(of.gradient_type),
+                   .weight_type = of.weight_type,
+                   .gradient_type = of.gradient_type,
+                   .floats = static_cast<int64_t>(count) * row,
+                   .row_floats = row});
   }
   return all;
 }

@@ -42,8 +42,8 @@ class RowWindow {
   /// The first `count` rows of ids(field, server) in the arena, for each table of the field.
   struct Part {
     int64_t weights = 0, gradients = 0;  ///< bytes from the arena's start
-    int64_t bytes = 0;
-    int64_t row_bytes = 0;
+    DType weight_type = DType::f32, gradient_type = DType::f32;
+    int64_t floats = 0, row_floats = 0;  ///< numbers of all rows, and of one
   };
   std::vector<Part> parts(size_t field, int server, size_t count) const;
 
@@ -54,6 +54,7 @@ class RowWindow {
   struct OfTable {
     const ServedTable* table = nullptr;
     int64_t weights = 0, gradients = 0;
+    DType weight_type = DType::f32, gradient_type = DType::f32;
   };
   struct Field {
     std::string name;

@@ -38,6 +38,8 @@ void AuditRecorder::finish() {
   throw AuditFailed(mismatch, where);
 }
 
+/// The step and its replay differ, so a third run decides: if it agrees with the replay, the step was wrong; if it
+/// agrees with the step, and ran on another core or card than both, the replay was.
 void decide(AuditMismatch& found, bool is_as_replay, bool is_as_step, bool is_elsewhere) {
   if (is_as_replay)
     found.first_is_wrong = true;

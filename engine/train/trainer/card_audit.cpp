@@ -1,4 +1,14 @@
-// The audit of a rank on a GPU: another GPU of the host replays the step. See step_audit.h.
+// The audit of a rank on a GPU: another GPU of the host replays a recorded step (step_audit.h). The trainer calls these
+// in the order of its steps; program, inputs and scalars enter, and the results of both GPUs leave (results).
+//
+//   attach       once: memory for the tape of a recording and for the replay
+//   begin, end   around the recorded step: its inputs and scalars are copied, and the executor records it on the tape
+//   before_step  of the next step: with peers, waits until the replay has ended (finish); alone, starts it as soon as
+//                the recording is complete
+//   start        the replay, on the other GPU: CardReplay::run compares its digests with those of the tape
+//   release      starts the replay if it has not started yet
+//
+// AuditedTime measures what this costs the training.
 #include <fmt/format.h>
 
 #include <algorithm>

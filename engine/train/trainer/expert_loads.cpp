@@ -58,8 +58,8 @@ void add_loads(const std::string& bytes, LoadsOfLayers& loads) {
 
 bool reports_expert_loads(const PlannedJob& job) {
   const std::vector<Tensor>& tensors = job.graph.tensors;
-  const bool is_shared = job.spec.servers() == 0 && !job.plan.has_replicas();  // replicas have loads of their own
-  return is_shared && std::any_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) {
+  const bool are_shared = !job.plan.is_asynchronous() && !job.plan.has_replicas();  // others have loads of their own
+  return are_shared && std::any_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) {
            return tensor.kind == TensorKind::state && is_expert_load(tensor.name);
          });
 }
@@ -75,10 +75,11 @@ LoadsOfLayers own_expert_loads(const Program& program, Executor& executor) {
   return loads;
 }
 
-ExpertLoads::ExpertLoads(const Program& program, Communicator& comm, int64_t every, int64_t first_step, Sink sink)
-    : program_(program), comm_(comm), every_(every), sink_(std::move(sink)), last_(first_step) {}
+ExpertLoads::ExpertLoads(const Program& program, Communicator& comm, int workers, int64_t every, int64_t first_step,
+                         Sink sink)
+    : program_(program), comm_(comm), workers_(workers), every_(every), sink_(std::move(sink)), last_(first_step) {}
 
-/// All ranks get here with the same steps.
+/// All workers get here with the same steps.
 void ExpertLoads::report(int64_t step, Executor& executor) {
   if (step == last_) return;
   last_ = step;
@@ -91,7 +92,7 @@ void ExpertLoads::report(int64_t step, Executor& executor) {
     comm_.wait_send(0, sent);
     return;
   }
-  for (int rank = 1; rank < comm_.num_ranks(); ++rank) {
+  for (int rank = 1; rank < workers_; ++rank) {
     int64_t size = 0;
     comm_.recv(rank, &size, sizeof size);
     if (size == 0) continue;

@@ -17,8 +17,7 @@ namespace trainctl {
 /// By layer: the state, which holds the sums of the last step.
 using LoadsOfLayers = std::map<std::string, std::vector<float>>;
 
-/// True if the training of this job reports loads: it has experts, and all of its processes are ranks that train in
-/// step.
+/// True if the training of this job reports loads: it has experts, and its workers train in step.
 bool reports_expert_loads(const PlannedJob& job);
 /// The elements of the loads that this rank would write to a checkpoint; the others are 0, so that the sum over all
 /// ranks is the loads. Waits for all started steps.
@@ -30,8 +29,9 @@ class ExpertLoads : public StateObserver {
   using Sink = std::function<void(int64_t step, const LoadsOfLayers& loads)>;
 
   /// `sink` is called on rank 0, after every `every` steps and at the end. All arguments must outlive it.
-  /// `first_step`: the step that the run begins with.
-  ExpertLoads(const Program& program, Communicator& comm, int64_t every, int64_t first_step, Sink sink);
+  /// `workers`: ranks 0 to workers - 1 report; parameter servers follow them and have no loads. `first_step`: the step
+  /// that the run begins with.
+  ExpertLoads(const Program& program, Communicator& comm, int workers, int64_t every, int64_t first_step, Sink sink);
   ExpertLoads(const ExpertLoads&) = delete;
   ExpertLoads& operator=(const ExpertLoads&) = delete;
 
@@ -45,6 +45,7 @@ class ExpertLoads : public StateObserver {
 
   const Program& program_;
   Communicator& comm_;
+  const int workers_;
   const int64_t every_;
   const Sink sink_;
   int64_t last_;  ///< the step of the last report, or the one that the run began with

@@ -133,18 +133,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   executor_options.start_up = &start_up_;
   std::unique_ptr<Dataset> set = open_set(job.spec, options.shared_cache);
   start_up_.ended("data");
-  for (const Program* beside : {options.validation, options.synchronization})
-    if (beside != nullptr)
-      executor_options.least_arena_bytes = std::max(executor_options.least_arena_bytes, beside->arena_bytes);
-  // Tables are excluded because the host replaces the ids that choose their rows.
-  if (options.cuda && !job.data.is_random && job.tables.empty())
-    executor_options.tables = tables_to_keep(*set, program);
-  if (options.cuda) executor_options.byte_tables = byte_tables(*set, program);
-  executor_ = make_executor(job, program, comm, executor_options, options);
-  if (options.audit != nullptr) executor_ = options.audit->around(std::move(executor_), executor_options);
-  if (options.validation != nullptr) make_evaluator(executor_options, options);
-  if (options.averages != nullptr) averages_ = make_beside(executor_options, *options.averages);
-  if (options.synchronization != nullptr) synchronization_ = make_beside(executor_options, *options.synchronization);
+  open_executors(comm, *set, executor_options, options);
   if (options.restore) {
     options.restore(*executor_);
     start_up_.ended("checkpoint");
@@ -154,17 +143,44 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
     round_begin_ = round_end_;
     round_end_ = end_of_round(job.spec.parallel, round_begin_);
   }
-  max_ahead_ = std::min(executor_->max_in_flight(), executor_options.in_flight);
-  if (!job.plan.numerics.optimizer.scales_loss || !job.graph.trains()) {
+  limit_steps_ahead(executor_options.in_flight);
+  open_loader(std::move(set), options);
+  run_steps_ = total_steps(job.spec.train, loader_->steps_per_epoch());
+  reports_.reserve(static_cast<size_t>(std::min({job.spec.train.sink_steps, steps_per_epoch(), run_steps_})));
+  end_by_rule(options.from.validation);
+}
+
+/// Makes the executor that trains, and those that run beside it in its arena. Adds to `training`, the options of the
+/// first, what the others and the data set need.
+void Trainer::open_executors(Communicator& comm, Dataset& set, ExecutorOptions& training, const TrainOptions& options) {
+  for (const Program* beside : {options.validation, options.synchronization})
+    if (beside != nullptr) training.least_arena_bytes = std::max(training.least_arena_bytes, beside->arena_bytes);
+  // Tables are excluded because the host replaces the ids that choose their rows.
+  if (options.cuda && !job_.data.is_random && job_.tables.empty()) training.tables = tables_to_keep(set, program_);
+  if (options.cuda) training.byte_tables = byte_tables(set, program_);
+  executor_ = make_executor(job_, program_, comm, training, options);
+  if (options.audit != nullptr) executor_ = options.audit->around(std::move(executor_), training);
+  if (options.validation != nullptr) make_evaluator(training, options);
+  if (options.averages != nullptr) averages_ = make_beside(training, *options.averages);
+  if (options.synchronization != nullptr) synchronization_ = make_beside(training, *options.synchronization);
+}
+
+/// Sets how many steps may be in flight, at most `most`, and the state of what makes steps wait for each other.
+void Trainer::limit_steps_ahead(int most) {
+  max_ahead_ = std::min(executor_->max_in_flight(), most);
+  if (!job_.plan.numerics.optimizer.scales_loss || !job_.graph.trains()) {
     loss_scale_ = {};
   } else {
-    if (loss_scale_.scale == 0) loss_scale_ = first_loss_scale(job.spec.fp16.value_or(Fp16Spec{}));
+    if (loss_scale_.scale == 0) loss_scale_ = first_loss_scale(job_.spec.fp16.value_or(Fp16Spec{}));
     max_ahead_ = 1;  // the scale of a step depends on the gradients of the step before it
   }
-  if (const auto& spike = job.spec.train.on_spike; spike && spike->then == "rollback" && job.graph.trains()) {
-    snapshot_.emplace(program);
+  if (const auto& spike = job_.spec.train.on_spike; spike && spike->then == "rollback" && job_.graph.trains()) {
+    snapshot_.emplace(program_);
     max_ahead_ = 1;  // the step after a spike starts from another state
   }
+}
+
+void Trainer::open_loader(std::unique_ptr<Dataset> set, const TrainOptions& options) {
   LoaderOptions loading;
   loading.first_step = first_step_;
   loading.batches_in_use = max_ahead_;
@@ -173,10 +189,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   loading.on_change = [this](int64_t step, const LoadTuner::Change& change) {
     for (TrainObserver* observer : observers_.all()) observer->on_loading(step, change.to, change.reason);
   };
-  loader_ = make_loader(job, program, std::move(set), *executor_, std::move(loading));
-  run_steps_ = total_steps(job.spec.train, loader_->steps_per_epoch());
-  reports_.reserve(static_cast<size_t>(std::min({job.spec.train.sink_steps, steps_per_epoch(), run_steps_})));
-  end_by_rule(options.from.validation);
+  loader_ = make_loader(job_, program_, std::move(set), *executor_, std::move(loading));
 }
 
 /// `training`: the options of the executor that trains, in whose arena the validation runs.

@@ -116,6 +116,9 @@ class Trainer {
   void exchange_averages();
   bool must_synchronize() const;
   void synchronize();
+  void open_executors(Communicator& comm, Dataset& set, ExecutorOptions& training, const TrainOptions& options);
+  void limit_steps_ahead(int most);
+  void open_loader(std::unique_ptr<Dataset> set, const TrainOptions& options);
   void make_evaluator(const ExecutorOptions& training, const TrainOptions& options);
   void start_steps();
   bool must_validate() const;

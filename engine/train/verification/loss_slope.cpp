@@ -18,6 +18,8 @@ constexpr double kRoundingOfLoss = 2e-7;
 /// Tensors with smaller norms, relative to that of all gradients, cannot change the loss enough.
 constexpr double kLeastNorm = 1e-2;
 constexpr double kShorter = 10;
+/// A difference is a wrong gradient only if shorter steps change it by less than a tenth (is_uncertain has a half).
+constexpr double kLeastSettled = 5;
 
 double gradient_norm(const std::vector<float>& values) {
   double squares = 0;
@@ -57,8 +59,9 @@ LossSlope loss_slope(const TensorValues& gradients, const std::string& moved, do
   // A curve bends in proportion to the length; the rest is a corner at the weights themselves.
   const double corner = std::max(std::abs(2 * fine.bend - middle.bend) - 8 * rounding, 0.0);
   slope.measured = is_smooth ? from_middle : middle.slope;
+  slope.rounding = rounding / norm;
   slope.uncertainty =
-      (std::max(is_smooth ? std::abs(from_middle - from_coarse) : most - least, corner) + rounding) / norm;
+      std::max(is_smooth ? std::abs(from_middle - from_coarse) : most - least, corner) / norm + slope.rounding;
   return slope;
 }
 
@@ -92,8 +95,10 @@ std::vector<LossSlope> loss_slopes(const TensorValues& gradients, double loss, c
       const LossSlope shorter = loss_slope(gradients, moved, norm, length / kShorter, loss, loss_at);
       if (shorter.difference() <= tolerance)
         slope = shorter;
-      else
-        slope.uncertainty = std::max(slope.uncertainty, std::abs(slope.measured - shorter.measured) / norm);
+      else {
+        const double change = std::abs(slope.measured - shorter.measured) / norm;
+        slope.uncertainty = std::max(slope.uncertainty, kLeastSettled * (change - 2 * shorter.rounding));
+      }
     }
     slopes.push_back(std::move(slope));
   };

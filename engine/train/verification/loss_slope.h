@@ -15,6 +15,7 @@ struct LossSlope {
   std::string of;  ///< the tensor that was moved; "all weights"
   double measured = 0, expected = 0;
   double uncertainty = 0;  ///< relative: by how much the slopes of steps of three lengths differ, and rounding
+  double rounding = 0;     ///< the part of it that is rounding
 
   double difference() const;  ///< relative
   /// Steps of other lengths give other slopes: the loss is not smooth there, so the slope cannot check the gradient.

@@ -49,9 +49,10 @@ size_t place_of(const std::string& tensor, const std::vector<std::string>& layer
   return static_cast<size_t>(std::find(layers.begin(), layers.end(), layer) - layers.begin());
 }
 
-/// A step computes outputs, then gradients, then optimizer states and weights.
-int order_of_kind(const std::string& kind) {
-  return kind == "output" ? 0 : kind == "gradient" ? 1 : kind == "weight" ? 3 : 2;
+/// A step computes outputs, then gradients, then optimizer states and weights. Before the first step, all states are
+/// zeros, which differ only if the weights have other sizes.
+int order_of_kind(const std::string& kind, int64_t step) {
+  return kind == "output" ? 0 : kind == "gradient" ? 1 : kind != "weight" ? 2 : step == 0 ? 1 : 3;
 }
 
 void sort_distances(std::vector<TensorDistance>& distances, const std::vector<std::string>& layers) {
@@ -59,7 +60,7 @@ void sort_distances(std::vector<TensorDistance>& distances, const std::vector<st
   for (const TensorDistance& each : distances) places.try_emplace(each.name, place_of(each.name, layers));
   std::stable_sort(distances.begin(), distances.end(), [&](const TensorDistance& a, const TensorDistance& b) {
     const auto key = [&](const TensorDistance& each) {
-      return std::tuple(each.step, order_of_kind(each.kind), places.at(each.name), each.name);
+      return std::tuple(each.step, order_of_kind(each.kind, each.step), places.at(each.name), each.name);
     };
     return key(a) < key(b);
   });

@@ -18,6 +18,8 @@ namespace {
 
 /// Half the distance of neighbouring f32 numbers, relative to them.
 constexpr double kHalfUlp = 6e-8;
+/// What clip_grad_norm_ of PyTorch adds to a norm.
+constexpr double kClipEps = 1e-6;
 
 void add_range(const StoredRange& range, int64_t first, int64_t count, int64_t offset, Executor& executor,
                TensorValues& values) {
@@ -27,21 +29,21 @@ void add_range(const StoredRange& range, int64_t first, int64_t count, int64_t o
 }
 
 /// A parameter after the recomputed updates. `rate`: of the first one.
-std::vector<double> updated(const Optimizer& optimizer, double rate, const std::vector<float>& start,
-                            const std::vector<const std::vector<float>*>& gradients, const std::vector<double>& scales,
-                            double clip_value) {
+std::vector<double> updated(const Optimizer& optimizer, double rate, const Shape& shape,
+                            const std::vector<float>& start, const std::vector<const std::vector<float>*>& gradients,
+                            const std::vector<double>& scales, double clip_value) {
   const UpdateFormula formula = find_update_formula(optimizer.def);
-  std::vector<double> weights(start.begin(), start.end());
-  for (size_t i = 0; i < weights.size(); ++i) {
-    FormulaState state{};
-    for (size_t step = 0; step < gradients.size(); ++step) {
-      double g = scales[step] * double{(*gradients[step])[i]};
+  FormulaParameter parameter(shape, {start.begin(), start.end()});
+  for (size_t step = 0; step < gradients.size(); ++step) {
+    std::vector<double> clipped(gradients[step]->begin(), gradients[step]->end());
+    for (double& g : clipped) {
+      g *= scales[step];
       if (clip_value > 0) g = std::clamp(g, -clip_value, clip_value);
-      const double of_step = rate * std::pow(kVerifiedDecay, static_cast<double>(step));
-      weights[i] = formula(optimizer.settings, static_cast<int64_t>(step) + 1, of_step, g, weights[i], state);
     }
+    const double of_step = rate * std::pow(kVerifiedDecay, static_cast<double>(step));
+    formula(optimizer.settings, static_cast<int64_t>(step) + 1, of_step, clipped, parameter);
   }
-  return weights;
+  return parameter.weights;
 }
 
 /// The factor of clip_norm for all gradients of a step.
@@ -50,14 +52,14 @@ double clip_scale(const TensorValues& gradients, double clip_norm) {
   double squares = 0;
   for (const auto& [name, values] : gradients)
     for (const float value : values) squares += double{value} * value;
-  const double norm = std::sqrt(squares);
-  return norm > clip_norm ? clip_norm / norm : 1;
+  return std::min(1.0, clip_norm / (std::sqrt(squares) + kClipEps));
 }
 
-/// |a - b| / |b - start|, without differences that rounding explains.
+/// |a - b| / |b - start|, without differences that rounding explains and elements of b that are NaN.
 double move_difference(const std::vector<float>& a, const std::vector<double>& b, const std::vector<float>& start) {
   double apart = 0, moved = 0;
   for (size_t i = 0; i < a.size(); ++i) {
+    if (std::isnan(b[i])) continue;
     const double rounding = 2 * kRecomputedUpdates * kHalfUlp * std::max(std::abs(b[i]), double{std::abs(start[i])});
     const double difference = std::max(std::abs(double{a[i]} - b[i]) - rounding, 0.0), move = b[i] - double{start[i]};
     apart += difference * difference;
@@ -68,10 +70,17 @@ double move_difference(const std::vector<float>& a, const std::vector<double>& b
 
 }  // namespace
 
+TensorValues limited_norms(TensorValues gradients, double limit) {
+  for (auto& [name, values] : gradients) {
+    double squares = 0;
+    for (const float value : values) squares += double{value} * value;
+    const double scale = std::min(1.0, limit / (std::sqrt(squares) + kClipEps));
+    for (float& value : values) value = static_cast<float>(value * scale);
+  }
+  return gradients;
+}
+
 std::string why_not_recomputed(const OptimizerSpec& optimizer) {
-  if (find_update_formula(get_optimizer(optimizer.type)) == nullptr)
-    return "verify has no independent formula for " + optimizer.type;
-  if (optimizer.clip_parameter_norm > 0) return "updates with clip_parameter_norm are not recomputed";
   if (optimizer.state_type != StateType::fp32) return "states in fewer bits are rounded";
   return "";
 }
@@ -98,22 +107,25 @@ ValueDifference UpdateWitness::compare(const Graph& graph, const OptimizerSpec& 
   std::vector<double> scales;
   for (const TensorValues& gradients : gradients_) scales.push_back(clip_scale(gradients, optimizer.clip_norm));
   for (const Update& update : graph.updates) {
-    const std::string& name = graph.tensors[static_cast<size_t>(update.parameter)].name;
+    const Tensor& parameter = graph.tensors[static_cast<size_t>(update.parameter)];
+    const std::string& name = parameter.name;
     if (!gradients_[0].contains(name)) continue;
-    const Optimizer of = optimizer_of(optimizer, update.group, false);
+    const Optimizer of =
+        optimizer_of(optimizer, update.group, uses_companion(graph, optimizer, update.parameter, update.group));
     const double rate = optimizer.learning_rate.base * optimizer.learning_rate_scale(update.group);
     const std::vector<float>& start = weights_.front().at(name);
     std::vector<const std::vector<float>*> gradients;
     for (const TensorValues& of_step : gradients_) gradients.push_back(&of_step.at(name));
-    const double difference = move_difference(weights_.back().at(name),
-                                              updated(of, rate, start, gradients, scales, optimizer.clip_value), start);
+    const std::vector<double> expected =
+        updated(of, rate, parameter.shape, start, gradients, scales, optimizer.clip_value);
+    const double difference = move_difference(weights_.back().at(name), expected, start);
     if (!(difference <= found.largest)) {
       found.largest = difference;
       found.at = name;
     }
     if (!(difference <= tolerance))
       found.findings.push_back(
-          fmt::format("{}: the update differs from the formula of {} by {:.2g}", name, optimizer.type, difference));
+          fmt::format("{}: the update differs from the formula of {} by {:.2g}", name, of.def.name, difference));
   }
   return found;
 }

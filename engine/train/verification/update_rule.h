@@ -32,6 +32,9 @@ class UpdateWitness {
   std::vector<TensorValues> weights_, gradients_;  ///< by step
 };
 
+/// Gradients whose norms, tensor by tensor, are at most `limit` (optimizer.clip_parameter_norm).
+TensorValues limited_norms(TensorValues gradients, double limit);
+
 /// Tells why the updates of this job are not recomputed; empty: they are.
 std::string why_not_recomputed(const OptimizerSpec& optimizer);
 

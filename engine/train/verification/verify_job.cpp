@@ -215,8 +215,9 @@ class JobVerifier {
       SavedState saved(options_.steps / 2, programs.size());
       const ThreadRun first = run_plan(job, programs, &saved);
       compare_with_reference(first, expected, labels_of_step(job));
-      check_slope(reference, alone, expected);
-      check_update(reference, witness);
+      const TensorValues gradients = gradients_before_clipping(reference, expected);
+      check_slope(reference, alone, expected.losses.at(0), gradients);
+      check_update(reference, witness, expected.first_gradients, gradients);
       check_communication(first, planned_programs);
       check_memory(first, planned_programs);
       begins("the same run again");
@@ -291,9 +292,24 @@ class JobVerifier {
                    plural(static_cast<int64_t>(expected.end.size()), "tensor"));
   }
 
+  /// The gradients of the first step. With clip_parameter_norm, a step leaves clipped ones behind, so the step is run
+  /// again without the limit.
+  TensorValues gradients_before_clipping(const PlannedJob& reference, const ThreadRun& expected) {
+    if (reference.spec.optimizer.clip_parameter_norm <= 0) return expected.first_gradients;
+    begins("the gradients before clipping");
+    JobSpec spec = reference.spec;
+    spec.optimizer.clip_parameter_norm = 0;
+    spec.train.steps = 1;
+    const PlannedJob unclipped = plan_job(std::move(spec));
+    std::vector<Program> programs = compile_all(unclipped);
+    if (options_.fault.in_reference) options_.fault.in_reference(programs);
+    return run_on_threads(unclipped, programs, run_options()).first_gradients;
+  }
+
   /// Moves the weights along their gradients and compares the change of the loss with the one that the gradients
   /// predict.
-  void check_slope(const PlannedJob& reference, const std::vector<Program>& programs, const ThreadRun& expected) {
+  void check_slope(const PlannedJob& reference, const std::vector<Program>& programs, float first_loss,
+                   const TensorValues& gradients) {
     begins("the slope of the loss");
     VerifiedCheck& check = add("slope", kSlopeRule);
     PlannedJob step = reference;
@@ -312,7 +328,7 @@ class JobVerifier {
       return run_on_threads(step, programs, run).losses.at(0);
     };
     const std::vector<LossSlope> slopes =
-        loss_slopes(expected.first_gradients, expected.losses.at(0), loss_at, kSlopeTolerance, options_.slope_seconds);
+        loss_slopes(gradients, first_loss, loss_at, kSlopeTolerance, options_.slope_seconds);
     check.tolerance = kSlopeTolerance;
     std::vector<std::string> findings;
     size_t known = 0;
@@ -335,13 +351,23 @@ class JobVerifier {
     fail(check, std::move(findings));
   }
 
-  void check_update(const PlannedJob& reference, const UpdateWitness& witness) {
+  /// `clipped`: the gradients that the first step leaves behind; `gradients`: the same before clip_parameter_norm.
+  void check_update(const PlannedJob& reference, const UpdateWitness& witness, const TensorValues& clipped,
+                    const TensorValues& gradients) {
     const OptimizerSpec& optimizer = reference.spec.optimizer;
     std::string reason = why_not_recomputed(optimizer);
     if (reason.empty() && !witness.is_complete()) reason = "no gradient is kept until the end of a step";
-    if (reason.empty())
-      return add_difference("update", kUpdateRule, witness.compare(reference.graph, optimizer, kUpdateTolerance),
-                            kUpdateTolerance, plural(kRecomputedUpdates, "update") + " of " + optimizer.type);
+    if (reason.empty()) {
+      ValueDifference difference = witness.compare(reference.graph, optimizer, kUpdateTolerance);
+      if (optimizer.clip_parameter_norm > 0) {
+        const ValueDifference limited = compare_tensors(
+            clipped, limited_norms(gradients, optimizer.clip_parameter_norm), kUpdateTolerance, kGradientFloor);
+        for (const std::string& finding : limited.findings)
+          difference.findings.push_back("clip_parameter_norm: " + finding);
+      }
+      return add_difference("update", kUpdateRule, difference, kUpdateTolerance,
+                            plural(kRecomputedUpdates, "update") + " of " + optimizer.type);
+    }
     VerifiedCheck& check = add("update", kUpdateRule);
     check.status = CheckStatus::skipped;
     check.summary = reason;

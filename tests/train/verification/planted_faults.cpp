@@ -129,6 +129,32 @@ std::function<void(Programs&)> updates_with(const char* attr, double value, int 
   };
 }
 
+/// Gives another limit to the kernels that clip the gradient of each parameter.
+void clips_to_another_norm(Programs& programs) {
+  for (Program& program : programs)
+    for (Instruction& code : program.instructions)
+      if (code.op == "clip_parameters") code.attrs.set("norm", 0.02004);
+}
+
+/// Settings of an optimizer, and an attribute of its kernel with another value.
+struct WrongSetting {
+  const char* optimizer;
+  const char* fields;
+  const char* attr;
+  double value;
+};
+
+const std::vector<WrongSetting> kWrongSettings = {
+    {"nadam", "learning_rate: 0.01", "beta1", 0.91},
+    {"adagrad", "learning_rate: 0.01", "eps", 0.002},
+    {"rmsprop", "learning_rate: 0.01, momentum: 0.5, centered: true", "alpha", 0.991},
+    {"lion", "learning_rate: 0.01, weight_decay: 0.1", "weight_decay", 0.2},
+    {"adafactor", "learning_rate: 0.05, weight_decay: 0.1", "max_update_rms", 0.9},
+    {"lamb", "learning_rate: 0.01, weight_decay: 0.1", "weight_decay", 0.2},
+    {"lars", "learning_rate: 1, weight_decay: 0.1", "trust_coefficient", 0.00101},
+    {"schedule_free_adamw", "learning_rate: 0.01", "beta1", 0.91},
+    {"muon", "learning_rate: 0.01, weight_decay: 0.1", "momentum", 0.9}};
+
 void labels_of_the_first_micro_batch(Programs& programs) {
   Program& program = programs.at(1);
   std::vector<size_t> places;
@@ -228,9 +254,9 @@ void change_weight(const Program& program, Executor& executor, const std::functi
 
 std::vector<FaultCase> fault_cases() {
   std::vector<FaultCase> cases;
-  const auto add = [&](const char* name, const char* job, const Overrides& plan, PlantedFault fault,
+  const auto add = [&](std::string name, const char* job, const Overrides& plan, PlantedFault fault,
                        std::vector<std::string> found_by) {
-    cases.push_back({name, job, plan, std::move(fault), std::move(found_by)});
+    cases.push_back({std::move(name), job, plan, std::move(fault), std::move(found_by)});
   };
   const auto in_rules = [](std::function<void(Graph&)> change) { return PlantedFault{.in_rules = std::move(change)}; };
   const auto in_programs = [](std::function<void(Programs&)> change) {
@@ -319,6 +345,18 @@ std::vector<FaultCase> fault_cases() {
       {"update"});
   add("a limit of the gradients' norm that is off by 0.2 % everywhere", "gpt", kAdam,
       in_kernel(updates_with("clip_norm", 0.501)), {"update"});
+  add("a limit of each gradient's norm that is off by 0.2 % everywhere", "mlp",
+      {"launch.ranks=2", "parallel.mode=data_parallel",
+       "optimizer={type: adamw, learning_rate: 0.01, clip_parameter_norm: 0.02}"},
+      in_kernel(clips_to_another_norm), {"update"});
+  for (const WrongSetting& wrong : kWrongSettings) {
+    const Overrides plan = {"launch.ranks=2", "parallel.mode=data_parallel",
+                            std::string("optimizer={type: ") + wrong.optimizer + ", " + wrong.fields + "}"};
+    add(std::string("an update kernel of ") + wrong.optimizer + " with another " + wrong.attr + " everywhere", "mlp",
+        plan, in_kernel(updates_with(wrong.attr, wrong.value)), {"update"});
+    add(std::string("an update kernel of ") + wrong.optimizer + " with a rate that is off by 0.1 % everywhere", "mlp",
+        plan, in_kernel(updates_with("learning_rate_scale", 1.001)), {"update"});
+  }
   // Faults of memory and hardware.
   add("a rank that needs more memory than planned", "mlp", kTwoRanks, in_programs([](Programs& programs) {
         programs.at(1).arena_bytes += 4096;

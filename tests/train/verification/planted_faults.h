@@ -9,7 +9,7 @@
 namespace trainctl {
 
 struct FaultCase {
-  const char* name;
+  std::string name;
   const char* job;                     ///< job file in tests/jobs
   std::vector<std::string> overrides;  ///< plan
   PlantedFault fault;

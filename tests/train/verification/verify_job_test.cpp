@@ -4,8 +4,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "engine/train/verification/loss_slope.h"
 #include "tests/jobs/jobs.h"
 #include "tests/train/verification/planted_faults.h"
 
@@ -35,8 +37,7 @@ TEST_CASE("every planted fault is found, and without it the same job is verified
   const std::vector<FaultCase> cases = fault_cases();
   CHECK(cases.size() >= 20);
   for (const FaultCase& each : cases) {
-    const std::string name = each.name;
-    CAPTURE(name);
+    CAPTURE(each.name);
     VerifyOptions options{.slope_seconds = 3, .timeout_seconds = 8};
     options.fault = each.fault;
     const Certificate certificate = verify_job(job_spec(each.job, each.overrides), options);
@@ -77,4 +78,28 @@ TEST_CASE("the digest of a job depends on its plan, and not on the length of its
   CHECK(job_digest(job_spec("mlp", {"train.epochs=3", "launch.log_dir=elsewhere", "train.log_every=5"})) == digest);
   CHECK(job_digest(job_spec("mlp", {"launch.ranks=2", "parallel.mode=data_parallel"})) != digest);
   CHECK(job_digest(job_spec("mlp", {"seed=4"})) != digest);
+}
+
+TEST_CASE("a slope that changes with the length of the step does not blame the gradient, and one that stays does") {
+  // The loss of a weight of 0, by the slope between -w and w. `gradient` is what the job computed.
+  const auto slope_with = [](float gradient, double (*slope)(double length)) {
+    const LossAt loss_at = [&](const MoveWeights& move) {
+      std::vector<float> weight = {0};
+      move("w", weight);
+      const double w = weight[0];
+      return static_cast<float>(2.0 + w * slope(std::abs(w)));
+    };
+    return loss_slopes({{"w", {gradient}}}, 2.0, loss_at, 3e-4, 10).back();
+  };
+  // Units of relu turn on and off at all distances, as after layers whose outputs hardly depend on the sample.
+  const LossSlope corners = slope_with(1, [](double length) { return 1 - 0.02 * std::log10(1 + length / 1e-6); });
+  CHECK(corners.difference() > 0.05);
+  CHECK(corners.is_uncertain());
+  for (const double wrong : {1.002, 1.05}) {
+    CAPTURE(wrong);
+    const LossSlope smooth =
+        slope_with(static_cast<float>(wrong), [](double length) { return 1 + 0.3 * length * length; });
+    CHECK(smooth.difference() == doctest::Approx(wrong - 1).epsilon(0.2));
+    CHECK_FALSE(smooth.is_uncertain());
+  }
 }

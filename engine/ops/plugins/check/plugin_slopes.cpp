@@ -13,11 +13,18 @@ namespace trainctl {
 namespace {
 
 constexpr double kStep = 0.03;
-constexpr double kSlopeTolerance = 0.01;  // relative to the largest slope of the tensor
-constexpr size_t kMostElements = 400;
+constexpr double kSlopeTolerance = 0.01;   // relative to the largest slope of the tensor
+constexpr double kFactorTolerance = 5e-4;  // of a factor of the whole gradient, in which noise averages out
+constexpr size_t kMostElements = 400, kLeastForFactor = 8;
 
 struct Slope {
   double value = 0, left = 0, right = 0;
+  double correction = 0;  ///< how far apart the differences with steps h and h / 2 are
+
+  /// True if there is no kink nearby. `largest`: slope of the tensor.
+  bool is_smooth(double largest) const {
+    return std::fabs(left - right) < 0.05 * largest && correction < 0.005 * largest;
+  }
 };
 
 class SlopesOfOperand {
@@ -32,7 +39,7 @@ class SlopesOfOperand {
     const double x = values_[tensor_][element], h = kStep * std::max(0.1, std::fabs(x));
     const Side far = side(element, h), near = side(element, h / 2);
     const double wide = (far.plus - far.minus) / (2 * h), narrow = (near.plus - near.minus) / h;
-    return {(4 * narrow - wide) / 3, -near.minus / (h / 2), near.plus / (h / 2)};
+    return {(4 * narrow - wide) / 3, -near.minus / (h / 2), near.plus / (h / 2), std::fabs(wide - narrow)};
   }
 
  private:
@@ -69,6 +76,19 @@ class SlopesOfOperand {
   PluginValues middle_;
 };
 
+/// The factor by which gradients are larger than slopes, where these are smooth; 1 if too few are.
+double factor_of(const std::vector<double>& gradients, const std::vector<Slope>& slopes, double largest) {
+  double product = 0, squares = 0;
+  size_t smooth = 0;
+  for (size_t k = 0; k < slopes.size(); ++k) {
+    if (!slopes[k].is_smooth(largest)) continue;
+    ++smooth;
+    product += gradients[k] * slopes[k].value;
+    squares += slopes[k].value * slopes[k].value;
+  }
+  return smooth < kLeastForFactor || squares < 1e-4 * largest * largest ? 1 : product / squares;
+}
+
 }  // namespace
 
 PluginSlopes compare_slopes(const PluginCase& built, const PluginValues& values, size_t operand,
@@ -98,7 +118,15 @@ PluginSlopes compare_slopes(const PluginCase& built, const PluginValues& values,
     if (off > worst_by) worst = k;
     worst_by = std::max(worst_by, off);
   }
-  if (wrong == 0) return result;
+  if (wrong == 0) {
+    std::vector<double> compared;
+    for (const size_t element : elements) compared.push_back(gradient[element]);
+    const double factor = factor_of(compared, found, largest);
+    if (std::fabs(factor - 1) > kFactorTolerance)
+      result.fault = fmt::format("{} is {:.5g} times as large as differences of forward",
+                                 built.name_of(built.in_grads[operand]), factor);
+    return result;
+  }
   const double got = gradient[elements[worst]], expected = found[worst].value;
   const Shape& shape = built.graph.tensors[built.in_grads[operand]].shape;
   result.fault =

@@ -1,44 +1,34 @@
-// The datasets of an HDF5 file: its superblock, groups and object headers, in the versions that HDF5 1.6 to 1.14 write.
+// From the bytes of an HDF5 file, as HDF5 1.6 to 1.14 write it, to the list of its datasets: name, type, dims, and
+// where and how their values are stored. Chunks and values are read elsewhere (hdf5_chunks.h).
+//
+//   superblock -> root group -> its links -> groups and datasets -> …
+//
+//   group     messages link, one per link; or, in old files, symbol_table: a tree (TREE) of nodes (SNOD) with links,
+//             whose names are in a heap (HEAP)
+//   dataset   messages dataspace (dims), datatype, layout (where the values are), filters, fill
+//
+// Every object has a header of messages (hdf5_messages.h). Each object is visited once, whatever the links are, and a
+// dataset that cannot be read has a `problem` instead of an error, because a job may not need it.
 #include "engine/train/data/tables/hdf5_objects.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <utility>
 
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
+#include "engine/train/data/tables/hdf5_messages.h"
 
 namespace trainctl {
 namespace {
 
 constexpr int kMostHdf5Depth = 32;
 
-enum MessageType : uint16_t {
-  kDataspace = 1,
-  kLinkInfo = 2,
-  kDatatype = 3,
-  kOldFill = 4,
-  kFill = 5,
-  kLink = 6,
-  kExternalFiles = 7,
-  kLayout = 8,
-  kFilters = 11,
-  kContinuation = 16,
-  kSymbolTable = 17,
-};
-
-struct HeaderMessage {
-  uint16_t type = 0;
-  bool is_shared = false;
-  std::vector<uint8_t> bytes;
-};
-
 class ObjectReader {
  public:
-  explicit ObjectReader(Hdf5Bytes& file) : file_(file), path_(file.file.path()) {}
+  explicit ObjectReader(Hdf5Bytes& file) : file_(file), headers_(file), path_(file.file.path()) {}
 
   std::vector<Hdf5Dataset> datasets() {
     const uint64_t root = read_superblock();
@@ -48,16 +38,6 @@ class ObjectReader {
 
  private:
   [[noreturn]] void fail(const std::string& what) const { fail_hdf5(path_, what); }
-  /// Throws the error for a sound file that has something that this reader does not support.
-  [[noreturn]] void refuse(const std::string& what) const {
-    throw EnvError(path_ + ": " + what + "; write the file with h5py's default libver, or run h5repack on it");
-  }
-  /// Bounds the work that a damaged file can cause: a structure of the file is read once.
-  void count(uint64_t bytes) {
-    used_ += bytes;
-    if (used_ > static_cast<uint64_t>(file_.file.bytes())) fail("its structures overlap");
-  }
-
   /// Returns the address of the root group.
   uint64_t read_superblock() {
     constexpr std::string_view kSignature("\x89HDF\r\n\x1a\n", 8);
@@ -77,7 +57,7 @@ class ObjectReader {
 
   uint64_t read_superblock_at(Hdf5Cursor& from) {
     const uint8_t version = from.u8();
-    if (version > 3) refuse(fmt::format("has version {} of the superblock", version));
+    if (version > 3) refuse_hdf5(path_, fmt::format("has version {} of the superblock", version));
     if (version < 2) from.skip(4);
     file_.address_bytes = from.u8();
     file_.length_bytes = from.u8();
@@ -93,111 +73,35 @@ class ObjectReader {
     return file_.address(from);
   }
 
-  // Object headers
-
-  std::vector<HeaderMessage> read_messages(uint64_t address) {
-    if (address == kNoHdf5Address) fail("an object has no header");
-    const std::vector<uint8_t> start = file_.read_up_to(address, 64);
-    Hdf5Cursor from(start, path_);
-    std::vector<HeaderMessage> messages;
-    std::vector<std::pair<uint64_t, uint64_t>> blocks;  // continuations: place and size
-    const bool is_new = start[0] == 'O';
-    if (!is_new) {
-      if (const auto version = from.u8(); version != 1)
-        fail(fmt::format("it has version {} of an object header", version));
-      from.skip(7);
-      blocks.emplace_back(address + 16, from.u32());
-    }
-    uint8_t flags = 0;
-    if (is_new) {
-      from.expect("OHDR");
-      from.skip(1);
-      flags = from.u8();
-      from.skip(((flags & 0x20) != 0 ? 16 : 0) + ((flags & 0x10) != 0 ? 4 : 0));
-      const uint64_t bytes = from.number(size_t{1} << (flags & 3));
-      blocks.emplace_back(address + from.at(), bytes);
-    }
-    for (size_t b = 0; b < blocks.size(); ++b) {
-      const auto [at, bytes] = blocks[b];
-      count(bytes);
-      const std::vector<uint8_t> block = file_.read(at, bytes);
-      Hdf5Cursor part(block, path_);
-      if (is_new && b > 0) part.expect("OCHK");
-      read_block(part, is_new, (flags & 4) != 0, is_new && b > 0 ? 4 : 0, messages, blocks);
-    }
-    return messages;
-  }
-
-  void read_block(Hdf5Cursor& from, bool is_new, bool has_order, size_t checksum, std::vector<HeaderMessage>& messages,
-                  std::vector<std::pair<uint64_t, uint64_t>>& blocks) {
-    const size_t head = is_new ? (has_order ? 6 : 4) : 8;
-    while (from.left() >= head + checksum) {
-      HeaderMessage message;
-      message.type = static_cast<uint16_t>(from.number(is_new ? 1 : 2));
-      const size_t bytes = from.number(2);
-      message.is_shared = (from.u8() & 2) != 0;
-      from.skip(is_new ? (has_order ? 2 : 0) : 3);
-      const auto body = from.take(bytes);
-      if (message.type == kContinuation) {
-        Hdf5Cursor next(body, path_);
-        const uint64_t at = file_.address(next);
-        blocks.emplace_back(at, file_.length(next));
-        continue;
-      }
-      message.bytes.assign(body.begin(), body.end());
-      messages.push_back(std::move(message));
-    }
-  }
-
-  /// Finds the message of a type. If it is shared, returns the message of the object that it refers to. Null if there
-  /// is none.
-  const HeaderMessage* find(const std::vector<HeaderMessage>& messages, uint16_t type) {
-    for (const HeaderMessage& message : messages)
-      if (message.type == type) return message.is_shared ? shared(message) : &message;
-    return nullptr;
-  }
-
-  const HeaderMessage* shared(const HeaderMessage& message) {
-    Hdf5Cursor from(message.bytes, path_);
-    const uint8_t version = from.u8(), kind = from.u8();
-    if (version == 1) from.skip(6);
-    if (version > 3 || (version == 3 && kind != 2)) refuse("has messages in a shared heap");
-    const uint64_t address = file_.address(from);
-    auto found = shared_.find(address);
-    if (found == shared_.end()) found = shared_.emplace(address, read_messages(address)).first;
-    for (const HeaderMessage& other : found->second)
-      if (other.type == message.type && !other.is_shared) return &other;
-    fail("a shared message is missing");
-  }
-
   // Groups
 
   void visit(uint64_t address, const std::string& name, int depth) {
     if (depth > kMostHdf5Depth) fail("groups are nested too deeply");
     if (!visited_.insert(address).second) return;  // a hard link to an object that has another name too
-    const std::vector<HeaderMessage> messages = read_messages(address);
-    if (const HeaderMessage* layout = find(messages, kLayout)) return add_dataset(messages, *layout, name);
-    if (const HeaderMessage* table = find(messages, kSymbolTable)) {
+    const std::vector<Hdf5Message> messages = headers_.read(address);
+    if (const Hdf5Message* layout = headers_.find(messages, Hdf5MessageType::layout))
+      return add_dataset(messages, *layout, name);
+    if (const Hdf5Message* table = headers_.find(messages, Hdf5MessageType::symbol_table)) {
       Hdf5Cursor from(table->bytes, path_);
       const uint64_t tree = file_.address(from), heap = file_.address(from);
       return visit_symbols(tree, read_heap(heap), name, depth, -1);
     }
-    if (const HeaderMessage* info = find(messages, kLinkInfo)) {
+    if (const Hdf5Message* info = headers_.find(messages, Hdf5MessageType::link_info)) {
       Hdf5Cursor from(info->bytes, path_);
       from.skip(1);
       from.skip((from.u8() & 1) != 0 ? 8 : 0);
       if (file_.address(from) != kNoHdf5Address)
-        refuse(fmt::format("the group '/{}' has its links in a heap", printable(shortened(name))));
+        refuse_hdf5(path_, fmt::format("the group '/{}' has its links in a heap", printable(shortened(name))));
     }
-    for (const HeaderMessage& message : messages)
-      if (message.type == kLink) visit_link(message, name, depth);
+    for (const Hdf5Message& message : messages)
+      if (message.type == Hdf5MessageType::link) visit_link(message, name, depth);
   }
 
   static std::string joined(const std::string& group, const std::string& name) {
     return group.empty() ? name : group + "/" + name;
   }
 
-  void visit_link(const HeaderMessage& message, const std::string& group, int depth) {
+  void visit_link(const Hdf5Message& message, const std::string& group, int depth) {
     Hdf5Cursor from(message.bytes, path_);
     from.skip(1);
     const uint8_t flags = from.u8();
@@ -216,7 +120,7 @@ class ObjectReader {
     from.skip(4);
     const uint64_t bytes = file_.length(from);
     from.skip(file_.length_bytes);
-    count(bytes);
+    headers_.count(bytes);
     const std::vector<uint8_t> names = file_.read(file_.address(from), bytes);
     return {names.begin(), names.end()};
   }
@@ -231,7 +135,7 @@ class ObjectReader {
     const int own = start.u8();
     if (level >= 0 && own != level - 1) fail("the levels of a tree do not descend");
     const uint64_t entries = start.number(2), body_bytes = entries * (file_.length_bytes + file_.address_bytes);
-    count(body_bytes);
+    headers_.count(body_bytes);
     const std::vector<uint8_t> body = file_.read(address + head_bytes, body_bytes);
     Hdf5Cursor from(body, path_);
     for (uint64_t e = 0; e < entries; ++e) {
@@ -250,7 +154,7 @@ class ObjectReader {
     start.expect("SNOD");
     start.skip(2);
     const uint64_t symbols = start.number(2), body_bytes = symbols * (2 * file_.address_bytes + 24);
-    count(body_bytes);
+    headers_.count(body_bytes);
     const std::vector<uint8_t> body = file_.read(address + 8, body_bytes);
     Hdf5Cursor from(body, path_);
     for (uint64_t s = 0; s < symbols; ++s) {
@@ -267,10 +171,11 @@ class ObjectReader {
 
   // Datasets
 
-  void add_dataset(const std::vector<HeaderMessage>& messages, const HeaderMessage& layout, const std::string& name) {
+  void add_dataset(const std::vector<Hdf5Message>& messages, const Hdf5Message& layout, const std::string& name) {
     Hdf5Dataset set;
     set.name = name;
-    const HeaderMessage *space = find(messages, kDataspace), *type = find(messages, kDatatype);
+    const Hdf5Message *space = headers_.find(messages, Hdf5MessageType::dataspace),
+                      *type = headers_.find(messages, Hdf5MessageType::datatype);
     if (space == nullptr || type == nullptr) fail("a dataset has no type, or no dims");
     Hdf5Cursor dims(space->bytes, path_);
     read_dims(dims, set.dims);
@@ -278,9 +183,9 @@ class ObjectReader {
     Hdf5Cursor type_at(type->bytes, path_);
     set.type = read_hdf5_type(type_at, file_);
     set.problem = set.type.problem;
-    if (const HeaderMessage* filters = find(messages, kFilters)) read_filters(*filters, set);
+    if (const Hdf5Message* filters = headers_.find(messages, Hdf5MessageType::filters)) read_filters(*filters, set);
     read_fill(messages, set);
-    if (find(messages, kExternalFiles) != nullptr)
+    if (headers_.find(messages, Hdf5MessageType::external_files) != nullptr)
       set.problem = "has its data in other files";
     else
       read_layout(layout, set);
@@ -300,8 +205,8 @@ class ObjectReader {
     }
   }
 
-  void read_fill(const std::vector<HeaderMessage>& messages, Hdf5Dataset& set) {
-    const HeaderMessage* fill = find(messages, kFill);
+  void read_fill(const std::vector<Hdf5Message>& messages, Hdf5Dataset& set) {
+    const Hdf5Message* fill = headers_.find(messages, Hdf5MessageType::fill);
     if (fill == nullptr) return;
     Hdf5Cursor from(fill->bytes, path_);
     const uint8_t version = from.u8();
@@ -313,7 +218,7 @@ class ObjectReader {
     if (value.size() == set.type.bytes) set.fill.assign(value.begin(), value.end());
   }
 
-  void read_filters(const HeaderMessage& message, Hdf5Dataset& set) {
+  void read_filters(const Hdf5Message& message, Hdf5Dataset& set) {
     Hdf5Cursor from(message.bytes, path_);
     const uint8_t version = from.u8(), count = from.u8();
     if (version == 1) from.skip(6);
@@ -330,7 +235,7 @@ class ObjectReader {
     }
   }
 
-  void read_layout(const HeaderMessage& message, Hdf5Dataset& set) {
+  void read_layout(const Hdf5Message& message, Hdf5Dataset& set) {
     Hdf5Cursor from(message.bytes, path_);
     const uint8_t version = from.u8();
     if (version < 3 || version > 5) {  // 5 has wider sizes of chunks, which their index states
@@ -394,10 +299,9 @@ class ObjectReader {
   }
 
   Hdf5Bytes& file_;
+  Hdf5Headers headers_;
   std::string path_;
   std::set<uint64_t> visited_;
-  std::map<uint64_t, std::vector<HeaderMessage>> shared_;  ///< messages of objects that others refer to
-  uint64_t used_ = 0;
   std::vector<Hdf5Dataset> found_;
 };
 

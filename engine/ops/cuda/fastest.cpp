@@ -1,0 +1,38 @@
+// Which of several ways to compute the same thing is the fastest, by measurement.
+#include "engine/ops/cuda/fastest.h"
+
+#include <algorithm>
+
+namespace trainctl::cuda {
+
+size_t fastest(size_t candidates, const std::function<float(size_t)>& measure) {
+  size_t best = 0;
+  float best_time = -1;
+  for (size_t i = 0; i < candidates; ++i) {
+    const float time = measure(i);
+    // A later suggestion must be faster by more than noise; otherwise the library's order decides. An algorithm that
+    // wins a trial by 1 % may take more power, which slows long runs of large products by 3 %.
+    if (time < 0 || (best_time >= 0 && time > 0.98f * best_time)) continue;
+    best = i;
+    best_time = time;
+  }
+  return best;
+}
+
+size_t fastest_with_same_bits(size_t candidates, const std::function<std::optional<uint64_t>(size_t)>& bits,
+                              const std::function<float(size_t)>& measure) {
+  std::optional<uint64_t> expected;
+  size_t first = 0;
+  const size_t best = fastest(candidates, [&](size_t i) {
+    const std::optional<uint64_t> found = bits(i);
+    if (!found) return -1.0f;
+    if (!expected) {
+      expected = found;
+      first = i;
+    }
+    return found == expected ? measure(i) : -1.0f;
+  });
+  return expected ? std::max(best, first) : 0;
+}
+
+}  // namespace trainctl::cuda
