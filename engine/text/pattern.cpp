@@ -75,15 +75,15 @@ SplitBehavior read_behavior(const JsonPart& part) {
 
 Cutter cut_by(Regex regex, bool invert) {
   return [regex = std::move(regex), invert](std::string_view text, std::vector<Stretch>& to) {
-    size_t at = 0, from = 0;
+    size_t at = 0, from = 0, last = std::string_view::npos;
     for (Regex::Match match; from <= text.size() && regex.find(text, from, match);) {
-      if (match.end == match.begin) {  // an empty match cuts nothing
-        from = match.end < text.size() ? match.end + code_point(text, match.end).bytes : text.size() + 1;
+      if (match.begin == match.end && match.end == last) {  // an empty match at the end of the last one does not count
+        from += from < text.size() ? code_point(text, from).bytes : 1;
         continue;
       }
       if (match.begin > at) to.push_back({at, match.begin, invert});
       to.push_back({match.begin, match.end, !invert});
-      at = from = match.end;
+      at = from = last = match.end;
     }
     if (at < text.size()) to.push_back({at, text.size(), invert});
   };

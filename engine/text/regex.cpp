@@ -1,13 +1,20 @@
-// Regular expressions of tokenizer.json, written for Oniguruma, run by PCRE2 on UTF-8. Oniguruma and PCRE2 differ in
-// two ways that matter for patterns of tokenizers: U+180E is white space only for PCRE2, and a{1,3}+ is possessive only
-// for PCRE2, whereas Oniguruma repeats it.
+// Regular expressions of tokenizer.json, written for Oniguruma, run by PCRE2 on UTF-8. Patterns are rewritten where the
+// two differ:
+//   - U+180E is white space only for PCRE2.
+//   - a{1,3}+ is possessive for PCRE2, whereas Oniguruma repeats it.
+//   - \w, \b and [:alpha:] are other characters, and \h is a hexadecimal digit for Oniguruma.
+//   - \p{Han} has the characters of the script for Oniguruma, and also those of its extensions for PCRE2.
+//   - [a[bc]] is a union for Oniguruma.
 #include "engine/text/regex.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <memory>
+#include <utility>
 
 #include "engine/base/error.h"
 
@@ -16,6 +23,31 @@ namespace {
 
 constexpr std::string_view kWhiteSpace =
     R"(\x09-\x0D\x20\x85\xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
+
+constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})", kHexDigit = "0-9A-Fa-f";
+/// Outside of brackets, \w also matches these superscripts and fractions of Latin 1.
+constexpr std::string_view kWordOfLatin1 = R"(\xB2\xB3\xB9\xBC-\xBE)";
+
+/// Classes in brackets, such as [:alpha:].
+constexpr std::pair<std::string_view, std::string_view> kPosixClasses[] = {{"alnum", R"(\p{Alphabetic}\p{Nd})"},
+                                                                           {"alpha", R"(\p{Alphabetic})"},
+                                                                           {"digit", R"(\p{Nd})"},
+                                                                           {"lower", R"(\p{Lowercase})"},
+                                                                           {"punct", R"(\p{P}\p{S})"},
+                                                                           {"space", kWhiteSpace},
+                                                                           {"upper", R"(\p{Uppercase})"},
+                                                                           {"word", kWord},
+                                                                           {"xdigit", kHexDigit}};
+
+bool is_script(std::string_view name) {
+  const std::string pattern = "\\p{sc:" + std::string(name) + "}";
+  int error = 0;
+  PCRE2_SIZE at = 0;
+  pcre2_code* const code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                                         PCRE2_UTF | PCRE2_UCP, &error, &at, nullptr);
+  pcre2_code_free(code);
+  return code != nullptr;
+}
 
 /// Rewrites a pattern of Oniguruma for PCRE2.
 class PatternRewriter {
@@ -31,10 +63,16 @@ class PatternRewriter {
   void take() {
     const char c = in_[at_];
     if (c == '\\' && at_ + 1 < in_.size()) return take_escape();
+    if (c == '[' && depth_ > 0) return take_inner_bracket();
+    if (depth_ > 0 && in_.substr(at_, 2) == "&&") throw EnvError("an intersection, [a&&b], is not supported");
     if (c == '[') {
-      if (depth_++ == 0) atom_ = out_.size();
+      atom_ = out_.size();
+      ++depth_;
     } else if (c == ']' && depth_ > 0) {
-      --depth_;
+      if (--depth_ > 0) {  // the end of a union
+        ++at_;
+        return;
+      }
     } else if (depth_ == 0 && c == '{' &&
                std::isdigit(static_cast<unsigned char>(in_[std::min(at_ + 1, in_.size() - 1)]))) {
       return take_interval();
@@ -45,22 +83,60 @@ class PatternRewriter {
     ++at_;
   }
 
+  /// A class such as [:alpha:], or a union, whose brackets are left out.
+  void take_inner_bracket() {
+    if (in_.substr(at_, 2) != "[:") {
+      if (in_.substr(at_, 2) == "[^") throw EnvError("a negation in brackets, [a[^b]], is not supported");
+      ++depth_;
+      ++at_;
+      return;
+    }
+    const size_t close = in_.find(":]", at_);
+    const std::string_view name = in_.substr(at_ + 2, close == std::string_view::npos ? 0 : close - at_ - 2);
+    for (const auto& [known, characters] : kPosixClasses) {
+      if (name != known) continue;
+      out_ += characters;
+      at_ = close + 2;
+      return;
+    }
+    throw EnvError("the class [:" + std::string(name) + ":] is not supported");
+  }
+
+  /// Adds characters or, outside of brackets, a class of them.
+  void add_class(std::string_view characters, bool is_negated) {
+    if (depth_ > 0 && is_negated) throw EnvError("\\" + std::string(1, in_[at_ + 1]) + " in brackets is not supported");
+    if (depth_ > 0)
+      out_ += characters;
+    else
+      out_.append(is_negated ? "[^" : "[").append(characters).append("]");
+  }
+
   void take_escape() {
     const char c = in_[at_ + 1];
     if (depth_ == 0) atom_ = out_.size();
-    if (c == 's') {
-      out_ += depth_ > 0 ? std::string(kWhiteSpace) : "[" + std::string(kWhiteSpace) + "]";
-    } else if (c == 'S' && depth_ == 0) {
-      out_ += "[^" + std::string(kWhiteSpace) + "]";
+    if (c == 's' || (c == 'S' && depth_ == 0)) {
+      add_class(kWhiteSpace, c == 'S');
+    } else if (c == 'w' || c == 'W') {
+      add_class(depth_ > 0 ? std::string(kWord) : std::string(kWord).append(kWordOfLatin1), c == 'W');
+    } else if (c == 'h' || c == 'H') {
+      add_class(kHexDigit, c == 'H');
+    } else if ((c == 'b' || c == 'B') && depth_ == 0) {
+      const std::string word = "[" + std::string(kWord).append(kWordOfLatin1) + "]";
+      const bool is_boundary = c == 'b';
+      out_ += "(?:(?<=" + word + (is_boundary ? ")(?!" : ")(?=") + word + ")|(?<!" + word +
+              (is_boundary ? ")(?=" : ")(?!") + word + "))";
     } else {
-      out_ += in_.substr(at_, 2);
       const size_t close =
           (c == 'p' || c == 'P') && at_ + 2 < in_.size() && in_[at_ + 2] == '{' ? in_.find('}', at_) : 0;
       if (close != 0 && close != std::string_view::npos) {
-        out_ += in_.substr(at_ + 2, close - at_ - 1);
+        std::string name(in_.substr(at_ + 3, close - at_ - 3));
+        const size_t first = name.starts_with('^') ? 1 : 0;
+        if (is_script(std::string_view(name).substr(first))) name.insert(first, "sc:");
+        out_.append(in_.substr(at_, 2)).append("{").append(name).append("}");
         at_ = close + 1;
         return;
       }
+      out_ += in_.substr(at_, 2);
     }
     at_ += 2;
   }

@@ -1,70 +1,17 @@
-// Choices that decide in which order a GPU adds: they depend on sizes and the model of the GPU, not on what was
-// measured, on one card or in one process.
+// Choices that decide in which order a GPU adds: they are restored from a file, or depend on sizes and the model of the
+// GPU alone.
 #include <doctest/doctest.h>
 
 #include <array>
-#include <cstring>
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
-#include <vector>
 
-#include "engine/ops/cuda/fastest.h"
 #include "engine/ops/cuda/hexadecimal.h"
 #include "engine/ops/small_step/clusters_at_once.h"
 
 namespace trainctl {
-namespace {
-
-/// A candidate as measurements see it; negative milliseconds: it does not run.
-struct Candidate {
-  float milliseconds;
-  std::optional<uint64_t> bits;
-};
-
-size_t chosen(const std::vector<Candidate>& candidates) {
-  return cuda::fastest_with_same_bits(
-      candidates.size(), [&](size_t i) { return candidates[i].bits; },
-      [&](size_t i) { return candidates[i].milliseconds; });
-}
-
-}  // namespace
-
-TEST_CASE("whatever is measured, an algorithm with the bits of the first suggestion is chosen") {
-  CHECK(chosen({{3, 7}, {1, 8}, {2, 7}}) == 2);
-  CHECK(chosen({{3, 7}, {1, 8}, {4, 7}}) == 0);
-  CHECK(chosen({{1, 7}, {3, 8}, {2, 7}}) == 0);
-  CHECK(chosen({{3, 0}, {1, 1}, {2, 0}}) == 2);
-  const std::vector<uint64_t> bits = {5, 6, 5, 9, 6, 5};
-  for (int drawn = 0; drawn < 720; ++drawn) {  // every order of times that differ by more than noise
-    std::vector<Candidate> candidates;
-    std::vector<float> times = {1, 2, 4, 8, 16, 32};
-    int left = drawn;
-    for (size_t i = 0; i < bits.size(); ++i) {
-      const auto at = static_cast<size_t>(left) % times.size();
-      left /= static_cast<int>(times.size());
-      candidates.push_back({times[at], bits[i]});
-      times.erase(times.begin() + static_cast<std::ptrdiff_t>(at));
-    }
-    CHECK(bits[chosen(candidates)] == bits[0]);
-  }
-}
-
-TEST_CASE("the bits are those of the first suggestion that runs, and without one the first suggestion is taken") {
-  CHECK(chosen({{1, std::nullopt}, {3, 7}, {1, 8}, {2, 7}}) == 3);
-  CHECK(chosen({{1, std::nullopt}, {-1, 7}, {1, 8}}) == 1);
-  CHECK(chosen({{1, std::nullopt}, {1, std::nullopt}}) == 0);
-  CHECK(chosen({{-1, 7}, {-1, 7}}) == 0);
-}
-
-TEST_CASE("a candidate with other bits is not measured") {
-  std::vector<size_t> measured;
-  cuda::fastest_with_same_bits(
-      3, [](size_t i) { return std::optional<uint64_t>(i == 1 ? 8 : 7); },
-      [&](size_t i) {
-        measured.push_back(i);
-        return 1.0f;
-      });
-  CHECK(measured == std::vector<size_t>{0, 2});
-}
 
 TEST_CASE("an algorithm is restored from the bytes of its text, and another text is refused") {
   std::array<uint64_t, 8> words{};

@@ -23,6 +23,8 @@ O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}
 CL100K = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
 DEEPSEEK = [r"[\r\n]", r"\s?\p{L}+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", r"[一-龥ࠀ-一가-퟿]+"]
 
+CLASSES = [r"\p{Han}+|\p{Cyrillic}+", r"\b\h+\b", r"[[:alpha:]_]+", r"\w+", r"[[:upper:][:digit:]]", r"[^\w\s]{2,3}", r"\B\W"]
+
 
 def bpe(train, pre, normalizer=None, decoder=None, alphabet=True, **model):
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -105,6 +107,16 @@ def make(name, train):
     elif name == "cl100k":
         tok = bpe(train, P.Sequence([P.Split(Regex(CL100K), "removed", invert=True),
                                      P.ByteLevel(add_prefix_space=False, use_regex=False)]))
+    elif name == "bloom":
+        tok = bpe(train, P.Sequence([P.Split(Regex(r" ?[^(\s|[.,!?…。，、।۔،])]+"), "isolated"),
+                                     P.ByteLevel(add_prefix_space=False, use_regex=False)]))
+    elif name == "empty":  # matches without characters cut words and groups of digits
+        tok = bpe(train, P.ByteLevel(add_prefix_space=False, use_regex=False))
+        tok.pre_tokenizer = P.Sequence([P.Split(Regex(p), "isolated") for p in (r"(?<=[a-z])(?=[A-Z])", r"(?=(?:\d{3})+(?!\d))|\s*")] +
+                                       [P.ByteLevel(add_prefix_space=False, use_regex=False)])
+    elif name == "classes":  # characters that Oniguruma and other libraries put into other classes
+        tok = bpe(train, P.Sequence([P.Split(Regex(p), "isolated") for p in CLASSES] +
+                                    [P.ByteLevel(add_prefix_space=False, use_regex=False)]))
     elif name == "deepseek":
         steps = [P.Split(Regex(p), "isolated") for p in DEEPSEEK]
         tok = bpe(train, P.Sequence(steps + [P.Digits(individual_digits=True),
@@ -161,7 +173,7 @@ def make(name, train):
     return tok
 
 
-NAMES = ["gpt2", "roberta", "llama3", "qwen2", "o200k", "cl100k", "deepseek", "llama2", "gemma", "mistral", "clip",
+NAMES = ["gpt2", "roberta", "llama3", "qwen2", "o200k", "cl100k", "bloom", "classes", "empty", "deepseek", "llama2", "gemma", "mistral", "clip",
          "subword_prefix", "bert", "bert_cased", "t5", "xlmr", "albert", "words"]
 
 

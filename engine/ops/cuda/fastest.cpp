@@ -1,8 +1,6 @@
 // Which of several ways to compute the same thing is the fastest, by measurement.
 #include "engine/ops/cuda/fastest.h"
 
-#include <algorithm>
-
 namespace trainctl::cuda {
 
 size_t fastest(size_t candidates, const std::function<float(size_t)>& measure) {
@@ -17,22 +15,6 @@ size_t fastest(size_t candidates, const std::function<float(size_t)>& measure) {
     best_time = time;
   }
   return best;
-}
-
-size_t fastest_with_same_bits(size_t candidates, const std::function<std::optional<uint64_t>(size_t)>& bits,
-                              const std::function<float(size_t)>& measure) {
-  std::optional<uint64_t> expected;
-  size_t first = 0;
-  const size_t best = fastest(candidates, [&](size_t i) {
-    const std::optional<uint64_t> found = bits(i);
-    if (!found) return -1.0f;
-    if (!expected) {
-      expected = found;
-      first = i;
-    }
-    return found == expected ? measure(i) : -1.0f;
-  });
-  return expected ? std::max(best, first) : 0;
 }
 
 }  // namespace trainctl::cuda

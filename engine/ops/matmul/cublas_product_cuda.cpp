@@ -144,8 +144,8 @@ uint32_t alignment(const void* p) {
   return static_cast<uint32_t>(std::min<uintptr_t>(address & -address, 256));
 }
 
-/// The algorithms that cuBLASLt suggests for the product, best first; empty if it has none. They depend on the product,
-/// the model of the GPU and the version of the library, since the workspace has one size for all products.
+/// The algorithms that cuBLASLt suggests for the product, best first; empty if it has none. They may differ from call
+/// to call.
 std::vector<cublasLtMatmulAlgo_t> candidates_of(const Prepared& prepared, const Product& p) {
   const CublasLt& lt = prepared.lt;
   cublasLtMatmulPreference_t preference = nullptr;
@@ -197,43 +197,24 @@ std::string text_of(const Product& p, cublasLtEpilogue_t epilogue) {
   return text;
 }
 
-/// A product with operands of its own, on which algorithms are tried.
-class TriedProduct {
- public:
-  TriedProduct(const Product& p, cublasLtEpilogue_t epilogue) : trial_(p, kWorkspace) {
-    describe(prepared_, trial_.product(), epilogue);
-  }
-  float milliseconds(const cublasLtMatmulAlgo_t& with) { return trial_.milliseconds(run(with)); }
-  std::optional<uint64_t> bits(const cublasLtMatmulAlgo_t& with) { return trial_.bits(run(with)); }
-
- private:
-  ProductTrial::Run run(const cublasLtMatmulAlgo_t& with) const {
-    return [this, with](const void* alpha, const void* beta, void* workspace, CudaStream stream) {
-      return prepared_.run(trial_.product(), alpha, beta, workspace, stream, with) == CUBLAS_STATUS_SUCCESS;
-    };
-  }
-
-  ProductTrial trial_;
-  Prepared prepared_;
-};
-
 /// Chooses the algorithm of a product, or nothing if cuBLASLt suggests none. `prepared` describes the product.
-std::optional<cublasLtMatmulAlgo_t> choose(const Prepared& prepared, const Product& p, cublasLtEpilogue_t epilogue,
-                                           const std::string& text) {
+std::optional<cublasLtMatmulAlgo_t> choose(const Prepared& prepared, const Product& p, const std::string& text) {
   const std::vector<cublasLtMatmulAlgo_t> candidates = candidates_of(prepared, p);
   if (candidates.empty()) return std::nullopt;
-  if (p.m * p.n * p.k * p.batch < kWorthMeasuring) return candidates[0];
-  std::optional<TriedProduct> tried;  // created by the first measurement
-  const auto product = [&]() -> TriedProduct& { return tried ? *tried : tried.emplace(p, epilogue); };
   AlgorithmTrial trial;
-  trial.milliseconds = [&](const cublasLtMatmulAlgo_t& with) { return product().milliseconds(with); };
-  trial.bits = [&](const cublasLtMatmulAlgo_t& with) { return product().bits(with); };
+  if (p.m * p.n * p.k * p.batch >= kWorthMeasuring)
+    trial.milliseconds =
+        measure_on_copies(p, kWorkspace,
+                          [&](const Product& copy, const void* alpha, const void* beta, void* workspace,
+                              CudaStream stream, const cublasLtMatmulAlgo_t& with) {
+                            return prepared.run(copy, alpha, beta, workspace, stream, with) == CUBLAS_STATUS_SUCCESS;
+                          });
   trial.can_run = [&](const cublasLtMatmulAlgo_t& with) { return prepared.can_run(with); };
   return choose_algorithm(text, candidates, trial);
 }
 
-/// Like choose(), but decided once per process for equal products on GPUs of one model: a GPU that replays the step of
-/// another one must add in the same order.
+/// Like choose(), but decided once per process for equal products on GPUs of one model, even if the choice cannot be
+/// kept: a GPU that replays the step of another one must add in the same order.
 std::optional<cublasLtMatmulAlgo_t> choose_once(const Prepared& prepared, const Product& p,
                                                 cublasLtEpilogue_t epilogue) {
   static std::mutex mutex;
@@ -241,7 +222,7 @@ std::optional<cublasLtMatmulAlgo_t> choose_once(const Prepared& prepared, const 
   const std::string text = text_of(p, epilogue), key = text + " " + std::to_string(multiprocessors());
   const std::lock_guard lock(mutex);
   if (const auto known = chosen.find(key); known != chosen.end()) return known->second;
-  const std::optional<cublasLtMatmulAlgo_t> choice = choose(prepared, p, epilogue, text);
+  const std::optional<cublasLtMatmulAlgo_t> choice = choose(prepared, p, text);
   if (choice) chosen.emplace(key, *choice);
   return choice;
 }

@@ -2,9 +2,8 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 
-#include "engine/ops/cuda/trial_cuda.h"
+#include "engine/ops/matmul/algorithm_choice_cuda.h"
 #include "engine/ops/matmul/product_cuda.h"
 
 namespace trainctl::cuda {
@@ -12,30 +11,12 @@ namespace trainctl::cuda {
 /// scalars[0] = -*rate, scalars[1] = 1: the factors of a fused SGD step.
 void write_descent_scalars(const float* rate, float* scalars, CudaStream stream);
 
-/// Trial runs of a product on operands of its sizes, filled with pseudo-random numbers. If the device has no memory for
-/// them, every run fails. A product that descends finds its factors in device memory.
-class ProductTrial {
- public:
-  ProductTrial(const Product& product, size_t workspace_bytes);
+/// Enqueues the product `copy` with this algorithm; false if the library refuses it.
+using TryProduct = std::function<bool(const Product& copy, const void* alpha, const void* beta, void* workspace,
+                                      CudaStream stream, const cublasLtMatmulAlgo_t& candidate)>;
 
-  /// The product with all operands in the trial's memory.
-  const Product& product() const { return product_; }
-
-  /// Enqueues product() once; false: it is refused.
-  using Run = std::function<bool(const void* alpha, const void* beta, void* workspace, CudaStream stream)>;
-  /// Milliseconds of one run; negative: it fails.
-  float milliseconds(const Run& run);
-  /// A digest of everything that the run writes; nothing: it fails. Small products run on several sets of operands, so
-  /// that a run that adds in another order has another digest.
-  std::optional<uint64_t> bits(const Run& run);
-
- private:
-  bool once(const Run& run, CudaStream stream);
-
-  Product product_;
-  Trial trial_;
-  std::vector<Trial::Range> results_;
-  void* workspace_ = nullptr;
-};
+/// Times candidates on operands of the product's sizes, filled with pseudo-random numbers. If the device has no memory
+/// for them, every candidate fails.
+MeasureAlgorithm measure_on_copies(const Product& product, size_t workspace_bytes, TryProduct run);
 
 }  // namespace trainctl::cuda
