@@ -41,12 +41,13 @@ function(room name)
   target_link_libraries(trainctl_${name} PUBLIC ${ROOM_LINKS})
 endfunction()
 
-# room_tests(<folder> LINKS <libraries> [LABEL <label>] [EXCLUDE <files>] [ALONE <pattern>] [LEAVE_OUT <patterns>]): tests/<folder>/*.cpp
-# as one doctest program, with one CTest test per case whose name matches none of the patterns. tests/a/b becomes test_a_b. The
-# default label is the folder's name. Sources that match ALONE join no group of a unity build. A case that calls skip_test (tests/skip.h) is Skipped. No ';' in a case's name:
-# doctest_discover_tests would split it into two names.
+# room_tests(<folder> LINKS <libraries> [LABEL <label>] [COST <seconds>] [EXCLUDE <files>] [ALONE <pattern>]
+# [LEAVE_OUT <patterns>]): tests/<folder>/*.cpp as one doctest program, with one CTest test per case whose name matches none of
+# the patterns. tests/a/b becomes test_a_b. The default label is the folder's name. COST: seconds of the slowest case; CTest starts
+# all of the program's cases before tests of lower cost. Sources that match ALONE join no group of a unity build. A case that calls
+# skip_test (tests/skip.h) is Skipped. No ';' in a case's name: doctest_discover_tests would split it into two names.
 function(room_tests folder)
-  cmake_parse_arguments(ROOM "" "LABEL;ALONE" "EXCLUDE;LINKS;LEAVE_OUT" ${ARGN})
+  cmake_parse_arguments(ROOM "" "LABEL;COST;ALONE" "EXCLUDE;LINKS;LEAVE_OUT" ${ARGN})
   string(REPLACE "/" "_" name ${folder})
   if(NOT ROOM_LABEL)
     set(ROOM_LABEL ${name})
@@ -70,8 +71,12 @@ function(room_tests folder)
   target_compile_options(test_${name} PRIVATE ${TRAINCTL_LIGHT_OPTIMISATION})
   target_compile_definitions(test_${name} PRIVATE TRAINCTL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   list(JOIN ROOM_LEAVE_OUT "," left_out)
+  set(cost "")
+  if(ROOM_COST)
+    set(cost COST ${ROOM_COST})
+  endif()
   doctest_discover_tests(test_${name} TEST_PREFIX "${name}: " TEST_SPEC "*" "--test-case-exclude=${left_out}"
-    PROPERTIES TIMEOUT ${TRAINCTL_HANG_SECONDS} LABELS "${ROOM_LABEL}" ENVIRONMENT "OMP_NUM_THREADS=1" SKIP_RETURN_CODE 77)
+    PROPERTIES ${cost} TIMEOUT ${TRAINCTL_HANG_SECONDS} LABELS "${ROOM_LABEL}" ENVIRONMENT "OMP_NUM_THREADS=1" SKIP_RETURN_CODE 77)
 endfunction()
 
 # family_tests(<program> NAME <rule> CASES <patterns> LABEL <label> [ENVIRONMENT <variables>] [APART <families>]): the test cases that walk the rows of

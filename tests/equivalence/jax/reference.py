@@ -12,7 +12,7 @@ import tempfile
 
 SKIPPED = 77
 # Each job is compiled for a hundred small steps, which takes longer than they do.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 
 try:
     import jax
@@ -232,8 +232,9 @@ def make_step(job):
 
 
 def read_array(file):
+    """An array of NumPy: JAX compiles a program for each shape that it copies, fills or indexes."""
     array = np.load(file)
-    return jnp.asarray(array if array.dtype.kind == "i" else array.astype(np.float64))
+    return array if array.dtype.kind == "i" else array.astype(np.float64)
 
 
 def reference_losses(dump_job, job_file, overrides=()):
@@ -245,10 +246,10 @@ def reference_losses(dump_job, job_file, overrides=()):
         files = [file for kind in ("weight", "bias", "router", "up", "down", "balance_bias") for file in sorted(folder.glob(f"*.{kind}.npy"))]
         weights = {file.stem: read_array(file) for file in files}
         data, label = read_array(folder / "data.npy"), read_array(folder / "label.npy")
-    slots = {name: (jnp.zeros_like(w), jnp.zeros_like(w)) for name, w in weights.items() if name not in job["frozen"] and not name.endswith(".balance_bias")}
+    slots = {name: (np.zeros_like(w), np.zeros_like(w)) for name, w in weights.items() if name not in job["frozen"] and not name.endswith(".balance_bias")}
     run, losses = make_step(job), {}
     for step in range(job["steps"]):
         rate = learning_rate(job["optimizer"]["learning_rate"], step, job["steps"])
-        loss, weights, slots = run(weights, slots, data[step], label[step], rate, jnp.asarray(step))
+        loss, weights, slots = run(weights, slots, data[step], label[step], rate, np.int64(step))
         losses[step + 1] = float(loss)
     return losses
