@@ -104,7 +104,7 @@ class PlanSearch {
   struct OfSizes {
     JobSpec spec;
     std::vector<TooLarge> too_large;
-    double seconds = kNoTime;  ///< of the fastest plan that fits
+    double seconds = kNoTime;  ///< time of the fastest plan that fits
   };
   /// A kind of offloading for the searches with some sizes.
   struct Offloading {
