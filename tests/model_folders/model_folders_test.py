@@ -362,6 +362,25 @@ def vit(folder):
     case.check(plans(APART.replace("BIAS", ", [2]")))
 
 
+def defaults(folder):
+    """Fields that config.json leaves out have the defaults of transformers for the family."""
+    sizes = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=80, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=2,
+                 max_position_embeddings=64)
+    experts = dict(num_local_experts=4, num_experts_per_tok=2)
+    families = [(transformers.MistralForCausalLM, {}), (transformers.Qwen3ForCausalLM, {}), (transformers.Gemma2ForCausalLM, {}),
+                (transformers.Gemma3ForCausalLM, {}), (transformers.Phi3ForCausalLM, dict(pad_token_id=0)),
+                (transformers.MixtralForCausalLM, experts), (transformers.OlmoeForCausalLM, dict(num_experts=4, num_experts_per_tok=2)),
+                (transformers.GptOssForCausalLM, experts)]
+    for make, more in families:
+        config = make.config_class(**sizes, **more)
+        case = Case(config.model_type, make(config), folder / config.model_type, "logits" if config.model_type == "gemma2" else "head", "20KB")
+        (case.hf / "config.json").write_text(json.dumps({**sizes, **more, "model_type": config.model_type}))
+        case.job.unlink()
+        run("init", "--from", case.hf, "-o", case.job)
+        case.tokens()
+        compare(config.model_type, case.predicted(), case.logits(case.model))
+
+
 def refused(folder):
     """Values that no layer computes are named; dropouts and unknown fields are notes."""
     hf = folder / "hf"
@@ -376,6 +395,7 @@ def refused(folder):
     assert "did you mean" in init(2, model_type="lama")
     said = init(2, rope_parameters=None, rope_scaling={"type": "dynamic", "factor": 2.0})
     assert "rope_scaling: {type: dynamic, factor: 2.0} is not supported" in said and "it has no effect" in said, said
+    assert "partial_rotary_factor: 0.5 is not supported" in init(2, partial_rotary_factor=0.5)
     assert "hidden_act: mish is not supported" in init(2, hidden_act="mish")
     assert "num_hidden_layers: many is not an integer" in init(2, num_hidden_layers="many")
     assert "quantization_config" in init(2, quantization_config={"bits": 4})
@@ -386,7 +406,7 @@ def refused(folder):
 
 FAMILIES = {each.__name__: each for each in (gpt2, llama, smollm, llama3, yarn, mistral, mistral_without_window, qwen2, qwen3, mixtral,
                                               qwen3_moe, olmoe, gpt_oss, gpt_oss_mxfp4, deepseek_v2_lite, deepseek_v2, deepseek_v3, odd_mixtures, gemma2, gemma3, phi3,
-                                              longrope, bert_masked, bert_classifier, vit, refused)}
+                                              longrope, bert_masked, bert_classifier, vit, defaults, refused)}
 
 
 def main():

@@ -230,9 +230,7 @@ void RankProcess::train_with(TrainOptions& options, RankOutput& output, RankProf
   std::optional<StepAudit> audit;
   if (job_->spec.train.audit_every > 0) {
     // Added first, so that a run that ends with a fault does not save its results.
-    AuditOptions audits = options_of_audits(options);
-    for (size_t card = 1; card < audits.cards.size(); ++card) options.cuda->alike.push_back(static_cast<int>(card));
-    observers.add(audit.emplace(*program_, rendezvous.communicator(), std::move(audits)));
+    observers.add(audit.emplace(*program_, rendezvous.communicator(), options_of_audits(options)));
     options.audit = &*audit;
   }
   std::optional<Saver> saver;
