@@ -24,20 +24,15 @@ namespace {
 constexpr std::string_view kWhiteSpace =
     R"(\x09-\x0D\x20\x85\xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 
-constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})", kHexDigit = "0-9A-Fa-f";
+constexpr std::string_view kWordClass = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})", kHexDigit = "0-9A-Fa-f";
 /// Outside of brackets, \w also matches these superscripts and fractions of Latin 1.
 constexpr std::string_view kWordOfLatin1 = R"(\xB2\xB3\xB9\xBC-\xBE)";
 
 /// Classes in brackets, such as [:alpha:].
-constexpr std::pair<std::string_view, std::string_view> kPosixClasses[] = {{"alnum", R"(\p{Alphabetic}\p{Nd})"},
-                                                                           {"alpha", R"(\p{Alphabetic})"},
-                                                                           {"digit", R"(\p{Nd})"},
-                                                                           {"lower", R"(\p{Lowercase})"},
-                                                                           {"punct", R"(\p{P}\p{S})"},
-                                                                           {"space", kWhiteSpace},
-                                                                           {"upper", R"(\p{Uppercase})"},
-                                                                           {"word", kWord},
-                                                                           {"xdigit", kHexDigit}};
+constexpr std::pair<std::string_view, std::string_view> kPosixClasses[] = {
+    {"alnum", R"(\p{Alphabetic}\p{Nd})"}, {"alpha", R"(\p{Alphabetic})"}, {"digit", R"(\p{Nd})"},
+    {"lower", R"(\p{Lowercase})"},        {"punct", R"(\p{P}\p{S})"},     {"space", kWhiteSpace},
+    {"upper", R"(\p{Uppercase})"},        {"word", kWordClass},           {"xdigit", kHexDigit}};
 
 bool is_script(std::string_view name) {
   const std::string pattern = "\\p{sc:" + std::string(name) + "}";
@@ -117,11 +112,11 @@ class PatternRewriter {
     if (c == 's' || (c == 'S' && depth_ == 0)) {
       add_class(kWhiteSpace, c == 'S');
     } else if (c == 'w' || c == 'W') {
-      add_class(depth_ > 0 ? std::string(kWord) : std::string(kWord).append(kWordOfLatin1), c == 'W');
+      add_class(depth_ > 0 ? std::string(kWordClass) : std::string(kWordClass).append(kWordOfLatin1), c == 'W');
     } else if (c == 'h' || c == 'H') {
       add_class(kHexDigit, c == 'H');
     } else if ((c == 'b' || c == 'B') && depth_ == 0) {
-      const std::string word = "[" + std::string(kWord).append(kWordOfLatin1) + "]";
+      const std::string word = "[" + std::string(kWordClass).append(kWordOfLatin1) + "]";
       const bool is_boundary = c == 'b';
       out_ += "(?:(?<=" + word + (is_boundary ? ")(?!" : ")(?=") + word + ")|(?<!" + word +
               (is_boundary ? ")(?=" : ")(?!") + word + "))";

@@ -73,7 +73,7 @@ PlannedJob searched(const std::string& text, std::vector<std::string> settings) 
 /// 0, no plan fits. Adds the sizes that were searched without offloading to `searched`.
 template <class SecondsOf>
 JobSpec chosen_by(const SecondsOf& seconds_of, std::set<std::pair<int, int>>& searched) {
-  const std::string text = llama({.blocks = 3, .hidden = 6144, .length = 16384, .batch = 1, .ranks = 8});
+  const std::string text = llama({.blocks = 9, .hidden = 6144, .length = 16384, .batch = 1, .ranks = 8});
   PlannedJob job = planned(text, {"parallel.mode=semi_auto_parallel", "parallel.context=8"});
   job.spec = parse_job(text, "job.yaml", {"parallel.mode=auto_parallel"});
   search_plan(
