@@ -362,6 +362,8 @@ def refused(folder):
     said = check(3, [case.adapters("['h.*.proj']", start)])
     assert "names no layer for these tensors" in said and "layers.0.mlp.down_proj.lora_A" in said, said
     config = json.loads((start / "adapter_config.json").read_text())
+    (start / "adapter_config.json").write_text(json.dumps({**config, "init_lora_weights": "pissa_niter_4"}))
+    assert "pissa_niter_4 is not supported, because it changes the base" in check(3, [case.adapters("['h.*.proj', 'h.*.down']", start)])
     (start / "adapter_config.json").write_text(json.dumps({**config, "use_dora": True}))
     assert "use_dora is true, but adapters.lora.dora is false" in check(3, [case.adapters("['h.*.proj', 'h.*.down']", start)])
     assert "adapters.lora.from" in check(2, [case.adapters("['h.*.proj']", folder / "nothing")])

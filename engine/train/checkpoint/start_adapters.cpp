@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -53,6 +54,29 @@ T value_of_field(const Json& config, const char* field, const std::string& path)
   }
 }
 
+/// These initial values of PEFT subtract the adapters from the base, so that the adapters do not belong to the base of
+/// the job.
+void require_own_base(const Json& config, const std::string& path) {
+  if (!config.contains("init_lora_weights") || !config["init_lora_weights"].is_string()) return;
+  const auto init = config["init_lora_weights"].get<std::string>();
+  for (const char* name : {"pissa", "olora", "corda", "loftq", "lora_ga"})
+    if (init.starts_with(name))
+      throw EnvError(
+          fmt::format("{}: init_lora_weights: {} is not supported, because it changes the base; save the "
+                      "adapters with path_initial_model_for_weight_conversion of PEFT's save_pretrained",
+                      path, init));
+}
+
+std::string weights_of_adapters(const std::string& folder) {
+  const std::string file = folder + "/" + kPeftWeightsName;
+  if (!std::filesystem::exists(file) && std::filesystem::exists(folder + "/adapter_model.bin"))
+    throw EnvError(folder +
+                   ": contains the adapters only as a PyTorch pickle, adapter_model.bin; save them with PEFT's "
+                   "save_pretrained, which writes " +
+                   kPeftWeightsName);
+  return file;
+}
+
 /// Stores values as elements of type `dtype`.
 void store_floats(const float* values, int64_t count, DType dtype, std::byte* to) {
   if (dtype == DType::f32)
@@ -65,7 +89,7 @@ void store_floats(const float* values, int64_t count, DType dtype, std::byte* to
 
 StartAdapters::StartAdapters(const PlannedJob& job, const NameMap& map, const std::string& name)
     : own_(name.empty() ? "" : "." + name),
-      files_(job.spec.adapters.lora->from + (name.empty() ? "" : "/" + name) + "/" + kPeftWeightsName),
+      files_(weights_of_adapters(job.spec.adapters.lora->from + (name.empty() ? "" : "/" + name))),
       rank_(job.spec.adapters.lora->rank) {
   const LoraSpec& lora = *job.spec.adapters.lora;
   const std::string folder = lora.from + (name.empty() ? "" : "/" + name);
@@ -87,6 +111,7 @@ double StartAdapters::read_factor(const std::string& folder, bool is_dora) {
                             "layer_replication", "alora_invocation_tokens"})
     if (is_set(config, field))
       throw EnvError(fmt::format("{}: {}: {} is not supported", path, field, config[field].dump()));
+  require_own_base(config, path);
   if (is_set(config, "use_dora") != is_dora)
     throw EnvError(fmt::format("{}: use_dora is {}, but adapters.lora.dora is {}", path, !is_dora, is_dora));
   their_rank_ = value_of_field<int64_t>(config, "r", path);
