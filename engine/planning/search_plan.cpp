@@ -27,8 +27,9 @@ namespace {
 /// faster by more than this fraction.
 constexpr double kSimpler = 0.005;
 /// Offloading is tried for kMostOffloaded plans that do not fit, of the searches with each of several sizes. Each must
-/// take less than kMuchFaster times the time of the best plan that fits, and each next one needs kMuchSmaller times the
-/// memory of the previous one. Then there are at most kMostOffloadSearches searches for the best of these.
+/// take less than kMuchFaster times the time of the best plan that fits (with sizes in which no plan fits, it need only
+/// be faster), and each next one needs kMuchSmaller times the memory of the previous one. Then there are at most
+/// kMostOffloadSearches searches for the best of these.
 constexpr size_t kMostOffloaded = 3, kMostOffloadSearches = 2;
 constexpr double kMuchFaster = 0.97, kMuchSmaller = 1.05;
 /// Searches with fewer choices found plans that take up to 4 % less time. They are left out if the search with all
@@ -104,7 +105,7 @@ class PlanSearch {
   struct OfSizes {
     JobSpec spec;
     std::vector<TooLarge> too_large;
-    double seconds = kNoTime;  ///< of the fastest plan that fits
+    double seconds = kNoTime;  ///< time of the fastest plan that fits
   };
   /// A kind of offloading for the searches with some sizes.
   struct Offloading {
@@ -179,11 +180,13 @@ class PlanSearch {
   std::vector<PlanChoice> choices_to_offload(OfSizes& searches) const {
     std::stable_sort(searches.too_large.begin(), searches.too_large.end(),
                      [](const TooLarge& a, const TooLarge& b) { return a.memory < b.memory; });
-    double last = searches.seconds < kNoTime ? static_cast<double>(memory_) : 0;
+    const bool has_plan = searches.seconds < kNoTime;
+    const double most_seconds = best_ ? (has_plan ? kMuchFaster : 1 - kSimpler) * best_->seconds() : kNoTime;
+    double last = has_plan ? static_cast<double>(memory_) : 0;
     std::vector<PlanChoice> choices;
     for (const TooLarge& plan : searches.too_large) {
       const auto memory = static_cast<double>(plan.memory);
-      if ((best_ && plan.seconds >= kMuchFaster * best_->seconds()) || memory < kMuchSmaller * last) continue;
+      if (plan.seconds >= most_seconds || memory < kMuchSmaller * last) continue;
       last = memory;
       choices.push_back(plan.choice);
       if (choices.size() == kMostOffloaded) break;

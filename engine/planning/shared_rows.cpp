@@ -17,7 +17,7 @@ namespace trainctl {
 namespace {
 
 constexpr int kBlocks = 3;          ///< blocks of each run of equal blocks in a trial
-constexpr int kMostLevel = 3;       ///< of optimizer_shard
+constexpr int kMostLevel = 3;       ///< highest level of optimizer_shard
 constexpr int64_t kMostTensor = 8;  ///< more ranks that share heads exchange too much
 /// The number of ranks that share a sample is at most this many times the smallest number that the job permits:
 /// kMostSharing if there are fewer samples than ranks, else kMostSharingOfMany.

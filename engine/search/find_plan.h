@@ -70,7 +70,7 @@ struct FoundPlan {
 /// The plans that a search is to find.
 struct PlanLimits {
   int64_t memory = 0;                                        ///< bytes per rank; 0: no limit
-  double seconds = std::numeric_limits<double>::infinity();  ///< of a known plan: slower ones are of no use
+  double seconds = std::numeric_limits<double>::infinity();  ///< time of a known plan: slower ones are of no use
 };
 
 /// Searches by parallel.search.algorithm. The best plan has been tried in full, unless it is slower than

@@ -78,10 +78,7 @@ class AdapterLayers {
     last = add(suffix(kLoraA), "dense", {last}, {{"units", lora_.rank}, {"bias", false}});
     last = add(suffix(kLoraScale), "scale", {last}, {{"factor", adapter_factor(lora_)}});
     return add(suffix(kLoraB), "dense", {last},
-               {{"units", beside_.attrs.integer("units")},
-                {"bias", false},
-                {"init.type", std::string("constant")},
-                {"init.value", 0.0}});
+               {{"units", units()}, {"bias", false}, {"init.type", std::string("constant")}, {"init.value", 0.0}});
   }
 
   /// Adds the layers of DoRA that follow an adapter's product. Returns the last one.
@@ -92,7 +89,7 @@ class AdapterLayers {
       return add(suffix(kDora), "dora", {sum}, dora_attrs(own));
     }
     const std::string base = add(suffix(kLoraProduct), "dense", {beside_.name + suffix(kLoraDropout)},
-                                 {{"units", beside_.attrs.integer("units")}, {"bias", false}, {"share", owner()}});
+                                 {{"units", units()}, {"bias", false}, {"share", owner()}});
     const std::string sum = add(suffix(kLoraTotal), "add", {base, product}, {});
     Attrs attrs = dora_attrs(own);
     attrs.set("bias", false);
@@ -109,6 +106,10 @@ class AdapterLayers {
     if (owner() != beside_.name) attrs.set("share", owner());
     return attrs;
   }
+
+  /// A layer that another one adds may have as many units as that has features, which only the graph knows
+  /// (added_layers.h).
+  int64_t units() const { return beside_.attrs.integer("units", 0); }
 
   /// Returns the name of the layer that owns the weight of the adapted layer.
   std::string owner() const {

@@ -1,3 +1,4 @@
+// The text of a job file in the form in which yaml-cpp can read it: braces of expressions as other bytes.
 #include "engine/spec/yaml_text.h"
 
 #include <cstdio>

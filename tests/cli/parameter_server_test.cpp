@@ -125,6 +125,17 @@ TEST_CASE("workers in step report the loads of experts, whether servers own all 
   }
 }
 
+TEST_CASE("asynchronous workers train experts, and report no loads, which no two of them share") {
+  const Scratch scratch;
+  std::ofstream(scratch.path() + "/job.yaml") << job_text("moe");
+  const CommandResult result =
+      trainctl_command(scratch.path(), std::vector<std::string>{"run", "job.yaml", "train.steps=8"} + kServed +
+                                           std::vector<std::string>{"parallel.sync=false"});
+  INFO(result.err);
+  CHECK(result.exit_code == kExitDone);
+  CHECK_FALSE(contains(slurp(scratch.path() + "/log_output/1/metrics.jsonl"), "max_load"));
+}
+
 TEST_CASE("a worker that is killed ends a run with parameter servers and is its first cause") {
   const Scratch scratch;
   bool left = true;

@@ -313,7 +313,7 @@ TEST_CASE("a mixture that was not imported is exported as a model folder, unless
     const CommandResult run = command(words);
     INFO(run.err);
     REQUIRE(run.exit_code == kExitDone);
-    return command({"checkpoint", "export", "logs/1", "--map", "auto", "-o", "model"});
+    return command({"checkpoint", "export", "logs/1", "--map", "auto", "-o", "model/"});
   };
   const std::string moe =
       std::string(std::find_if(job_templates().begin(), job_templates().end(), [](const JobTemplate& t) {

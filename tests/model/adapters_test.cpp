@@ -83,6 +83,7 @@ namespace {
 Graph mixture_with(const std::string& pattern) {
   const JobSpec spec = parse_job(R"(
 dataset: {type: random, shape: [4, 6], label_shape: [4, 6], label_dtype: f32, batch: 4}
+parallel: {recompute: ['moe.shared_*.lora*']}
 network:
   - {name: moe, type: moe, experts: 4, top_k: 2, hidden: 8, shared_hidden: 10}
 loss: mse

@@ -29,7 +29,7 @@ namespace {
 struct BucketKey {
   std::vector<int> virtual_stages;
   Axes sum_axes;  ///< axes over which the gradients are partial sums
-  int level = 0;  ///< of optimizer_shard
+  int level = 0;  ///< level of optimizer_shard
   bool updated = false;
   LayerId layer = -1;  ///< -1: parameters of several layers may share a bucket
   int group = -1;      ///< group of parameters with settings of their own

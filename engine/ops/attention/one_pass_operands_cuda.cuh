@@ -1,5 +1,5 @@
-// What the kernels of attention's gradient in one pass (attention_grad_one_pass_cuda.cu) share: the sizes of tiles and
-// blocks, and the operands, with the layout of the sums and of the order of pairs in memory.
+// Definitions shared by the kernels of attention's one-pass gradient (attention_grad_one_pass_cuda.cu): the sizes of
+// tiles and blocks, and the operands, with the layout of the sums and of the order of pairs in memory.
 #pragma once
 
 #include <cuda.h>

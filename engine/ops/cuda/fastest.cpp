@@ -1,4 +1,4 @@
-// Which of several ways to compute the same thing is the fastest, by measurement.
+// Finds by measurement the fastest of several ways to compute the same thing.
 #include "engine/ops/cuda/fastest.h"
 
 namespace trainctl::cuda {

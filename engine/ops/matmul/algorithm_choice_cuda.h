@@ -17,7 +17,7 @@ namespace trainctl::cuda {
 /// Milliseconds of one run of an algorithm; negative: it could not run.
 using MeasureAlgorithm = std::function<float(const cublasLtMatmulAlgo_t&)>;
 
-/// What is asked about an algorithm of a product.
+/// Questions about an algorithm of a product.
 struct AlgorithmTrial {
   MeasureAlgorithm milliseconds;  ///< empty: the product is too small to measure
   /// Returns whether the library can compute the product with an algorithm that it does not suggest.

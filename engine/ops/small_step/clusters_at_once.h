@@ -1,4 +1,4 @@
-// How many clusters of blocks a choice of kernels may assume to run at once.
+// The number of clusters of blocks that a choice of kernels may assume to run at once.
 #pragma once
 
 #include <cstdint>

@@ -64,6 +64,11 @@ class CountedCommunicator : public Communicator {
   void recv(int peer, void* data, int64_t bytes) override { counted_->recv(peer, data, bytes); }
   void recv_sum(int peer, float* sum, int64_t count) override { counted_->recv_sum(peer, sum, count); }
 
+  bool has_message(int peer) override { return counted_->has_message(peer); }
+  void drop_messages(int peer) override { counted_->drop_messages(peer); }
+  uint32_t mail() const override { return counted_->mail(); }
+  void wait_for_mail(uint32_t seen, double seconds) override { counted_->wait_for_mail(seen, seconds); }
+
   void set_position(RankPosition position) override { counted_->set_position(position); }
   RankPosition position_of(int rank) const override { return counted_->position_of(rank); }
   std::optional<CommError> hopeless(const std::string& call, const std::vector<int>& missing,

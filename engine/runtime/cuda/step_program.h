@@ -138,8 +138,8 @@ class StepProgram {
   std::vector<Bound> bound_;
   std::vector<Counts> counts_;
   FirstCopies first_copies_;
-  CudaScratch scratch_;     ///< of the compute stream
-  CudaScratch no_scratch_;  ///< of the comm stream: its kernels run at the same time and need none
+  CudaScratch scratch_;     ///< scratch of the compute stream
+  CudaScratch no_scratch_;  ///< scratch of the comm stream, whose kernels run at the same time and need none
   int64_t printed_ = 0;
 };
 

@@ -1,3 +1,4 @@
+// The time and the memory of a step from the loads of its layers.
 #include "engine/search/cuts/step_sum.h"
 
 #include <algorithm>

@@ -86,7 +86,7 @@ class AxisOrder {
 
   struct Equation {
     Dim factors;
-    int64_t value;  ///< of their product
+    int64_t value;  ///< value of their product
     std::string what;
   };
 

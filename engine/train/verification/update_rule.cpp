@@ -18,7 +18,7 @@ namespace {
 
 /// Half the distance of neighbouring f32 numbers, relative to them.
 constexpr double kHalfUlp = 6e-8;
-/// What clip_grad_norm_ of PyTorch adds to a norm.
+/// clip_grad_norm_ of PyTorch adds this to a norm.
 constexpr double kClipEps = 1e-6;
 
 void add_range(const StoredRange& range, int64_t first, int64_t count, int64_t offset, Executor& executor,

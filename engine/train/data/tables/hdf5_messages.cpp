@@ -1,3 +1,4 @@
+// Reads the messages of the headers of HDF5 objects, in both forms of headers.
 #include "engine/train/data/tables/hdf5_messages.h"
 
 #include <fmt/format.h>
