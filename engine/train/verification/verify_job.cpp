@@ -341,9 +341,11 @@ class JobVerifier {
         findings.push_back(fmt::format("{}: the loss changes by {:.6g}, but the gradient predicts {:.6g}", slope.of,
                                        slope.measured, slope.expected));
     }
-    check.summary = fmt::format("of {} tensors, largest relative difference {:.1e}", known, largest);
+    check.summary =
+        fmt::format("largest relative difference {:.1e} in {}", largest, plural(static_cast<int64_t>(known), "tensor"));
     if (known > 0) check.largest = largest;
-    if (known < slopes.size()) check.summary += fmt::format("; along {} the loss is not smooth", slopes.size() - known);
+    if (known < slopes.size())
+      check.summary += fmt::format("; {} left out, because the loss is not smooth along them", slopes.size() - known);
     if (known == 0) {
       check.status = CheckStatus::skipped;
       check.summary = slopes.empty() ? "no weight is trained" : "the loss is not smooth along the gradients";
