@@ -168,9 +168,10 @@ TEST_CASE("a resumed run tells that a schedule over all of its steps has another
   const CommandResult longer = run_steps("8", "0", {"--resume-from", "log_output/1"});
   INFO(longer.out);
   CHECK(longer.exit_code == kExitDone);
+  CHECK(contains(longer.out, "the learning rate follows a schedule of 8 steps, and of 4 in the run in "));
   CHECK(contains(longer.out,
-                 "a schedule of 8 steps, and of 4 in the run in log_output/1: step 5 has the rate 0.006, "
-                 "not 0.002; set the total_steps of optimizer.learning_rate"));
+                 "log_output/1: step 5 has the rate 0.006, not 0.002; set the total_steps of "
+                 "optimizer.learning_rate to continue as before"));
   const CommandResult same = run_steps("8", "4", {"--resume-from", "log_output/1"});
   CHECK(same.exit_code == kExitDone);
   CHECK_FALSE(contains(same.out, "follows a schedule"));

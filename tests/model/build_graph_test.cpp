@@ -234,7 +234,7 @@ TEST_CASE("a mixture may skip steps: its load is that of the last step, but a bi
   CHECK(build(mixture("balance: aux_loss, z_loss: 0.1"), rows).find_tensor("moe.expert_load"));
   const std::vector<std::string> refused = problems(mixture("balance: bias"), rows);
   REQUIRE(refused.size() == 1);
-  CHECK(refused[0].find("balance the experts by an aux_loss instead of a bias") != std::string::npos);
+  CHECK(refused[0].find("would still change the running statistic moe.balance_bias") != std::string::npos);
 }
 
 TEST_CASE("a repeated module builds layers with full names") {

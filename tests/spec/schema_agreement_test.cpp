@@ -179,6 +179,8 @@ const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
       "servers_optimizer_shard",
       "servers_stages",
       "servers_tables",
+      "fingerprints_tables",
+      "histograms_tables",
       "shuffle_block_unshuffled",
       "sizes_*",
       "skip_with_servers",

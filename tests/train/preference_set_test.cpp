@@ -80,7 +80,7 @@ TEST_CASE("the answers of a pair are texts or messages, with the prompt in a fie
   CHECK(texts(R"({"chosen": "Odd? Yes", "rejected": "Odd? No"})").trains(" Yes<|end|>", " No<|end|>"));
   const PairTexts with_tools = texts(R"({"tools": [1, 2], )" + lists(asked + ", "));
   CHECK(with_tools.trains("Yes\n", "No\n"));
-  CHECK(with_tools.row.starts_with("2 tools\nuser: Odd?\nassistant: Yes\n"));
+  CHECK(with_tools.row.starts_with("2 tools\nuser: Odd?\nassistant: Yes"));
   CHECK(texts(R"({"tools": "[1, 2, 3]", )" + lists(asked + ", ")).row.starts_with("3 tools"));
   CHECK_THROWS_AS(texts(R"({"tools": "none", )" + lists(asked + ", ")), SpecError);
   CHECK_THROWS_AS(texts(R"({"prompt": [], "chosen": "Yes", "rejected": "No"})"), SpecError);

@@ -1,10 +1,10 @@
-"""Runs of one job have the same bits, process after process, whatever the autotune cache holds.
+"""Runs of one job that share an autotune cache have the same bits, process after process.
 
     repeats.py TRAINCTL [one] [two]          about 2 minutes per part: on one GPU, on two GPUs
 
 Runs each job four times with train.fingerprints=1 and compares the runs with `trainctl diff`. The first run measures the
-algorithms of products and keeps them, the second reads them, the third measures again, and the fourth can keep nothing,
-so it takes the library's first suggestions. REPEATS_DEVICE=cpu checks the script itself on a machine without a GPU.
+algorithms of products and keeps them, the others read them. REPEATS_DEVICE=cpu checks the script itself on a
+machine without a GPU.
 """
 import os
 import pathlib
@@ -15,7 +15,7 @@ import tempfile
 TRAINCTL = os.path.abspath(sys.argv[1])
 PARTS = sys.argv[2:] or ["one", "two"]
 DEVICE = os.environ.get("REPEATS_DEVICE", "cuda")
-STEPS = 6
+RUNS, STEPS = 4, 6
 OFF = {"TRAINCTL_SMALL_STEP": "off"}
 ONE = ["launch.ranks=1", "parallel.mode=stand_alone"]
 TWO = ["launch.ranks=2", "parallel.mode=semi_auto_parallel"]
@@ -63,8 +63,7 @@ def run(text, logs, cache, words, environment):
 
 
 def repeats(folder, text, name, words, environment):
-    caches = [folder / "kept", folder / "kept", folder / "again", text / "none"]  # nothing can be kept in a file
-    runs = [run(text, folder / f"logs.{i}", cache, words, environment) for i, cache in enumerate(caches)]
+    runs = [run(text, folder / f"logs.{i}", folder / "cache", words, environment) for i in range(RUNS)]
     if None in runs:
         return False
     equal = 0
