@@ -144,7 +144,8 @@ def script(journey, rng):
     journey.go("run job.yaml --show all", says=["rank 1 of 2 step 2", "done after"])
     journey.write("long.yaml", "name: long\ncommand: [python3, train.py, '100000']\nworking_dir: src\nlaunch: {ranks: 2}\n")
     journey.go("run long.yaml --detach", says=["run 2 started"])
-    journey.go("ps", says=["long", "running"])
+    while "running" not in journey.go("ps", says=["long"]):  # the ranks have started
+        pass
     journey.go("stop", says=["run 2 (long)"])
     journey.write("ssh", "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\n"
                   f"HOME={journey.folder}/$1; export HOME; mkdir -p $HOME; shift; unset XDG_CACHE_HOME; exec sh -c \"$*\"\n").chmod(0o755)
