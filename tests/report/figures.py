@@ -19,7 +19,7 @@ def grammar():
         names = {field.split(":")[0].rstrip("?"): field.split(":")[0].endswith("?") for field in fields}
         kind = re.search(r'kind: "(\w+)"', body)
         rules[name] = (names, kind[1] if kind else None)
-    assert len(rules) == 9, rules.keys()
+    assert len(rules) == 10, rules.keys()
     return rules
 
 

@@ -152,6 +152,7 @@ void RankOutput::on_skipped(int64_t step, const SkippedSamples& skipped) {
   metrics_.line({{"kind", "skipped"}, {"run_step", step}, {"samples", skipped.count}, {"first", skipped.first}});
 }
 
+/// {"kind":"rollback","run_step":24,"to":20}.
 void RankOutput::on_rollback(int64_t step, int64_t to) {
   if (program_.rank == 0)
     write_line(fmt::format("spike at step {}: weights and optimizer states return to those after step {}", step, to));
