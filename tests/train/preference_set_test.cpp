@@ -78,6 +78,7 @@ TEST_CASE("the answers of a pair are texts or messages, with the prompt in a fie
   CHECK(texts("{" + lists(asked + ", ")).trains("Yes\n", "No\n"));
   CHECK(texts(R"({"prompt": "Odd?", )" + lists(asked + ", ")).trains("Yes\n", "No\n"));
   CHECK(texts(R"({"chosen": "Odd? Yes", "rejected": "Odd? No"})").trains(" Yes<|end|>", " No<|end|>"));
+  CHECK(texts(R"({"chosen": "Odd", "rejected": "Odd, yes"})").trains("d<|end|>", "d, yes<|end|>"));
   const PairTexts with_tools = texts(R"({"tools": [1, 2], )" + lists(asked + ", "));
   CHECK(with_tools.trains("Yes\n", "No\n"));
   CHECK(with_tools.row.starts_with("2 tools\nuser: Odd?\nassistant: Yes"));

@@ -31,10 +31,15 @@ PairJson without_first(const PairJson& messages, size_t count) {
   return rest;
 }
 
-/// Returns where the texts begin to differ, without a space before that.
+/// Returns where the answers begin, as TRL does: where the texts begin to differ, without a space before that. If one
+/// text begins with all of the other, the last character that they share belongs to the answers.
 size_t end_of_prompt(const std::string& a, const std::string& b) {
   size_t end = common_prefix(a, b);
-  if (end > 0 && end < std::min(a.size(), b.size()) && a[end - 1] == ' ') --end;
+  if (end == 0) return 0;
+  if (end < std::min(a.size(), b.size())) return a[end - 1] == ' ' ? end - 1 : end;
+  const auto continues = [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U; };  // in UTF-8
+  do --end;
+  while (end > 0 && continues(a[end]));
   return end;
 }
 
