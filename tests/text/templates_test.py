@@ -88,7 +88,10 @@ def main():
     try:
         import transformers  # noqa: F401
     except ImportError as missing:
-        print(f"skipped: {missing}")
+        environment = pathlib.Path(__file__).resolve().parents[2] / "build/peers/bin/python3"
+        if environment.exists() and pathlib.Path(sys.executable) != environment:
+            sys.exit(subprocess.run([environment, *sys.argv], check=False).returncode)
+        print(f"skipped: {missing}; ./bootstrap peers installs it")
         sys.exit(77)
     program = sys.argv[1]
     if sys.argv[2:]:

@@ -27,6 +27,8 @@ class Trainctl:
 
     def run(self, *words, code=0):
         done = subprocess.run([self.program, *map(str, words)], capture_output=True, text=True, errors="replace", timeout=300, check=False)
+        if done.returncode != code and "need the library libtrainctl_arrow.so" in done.stderr:
+            raise Missing("libtrainctl_arrow.so; ./bootstrap arrow builds it")
         if done.returncode != code:
             raise AssertionError(f"{words}: exit code {done.returncode}, expected {code}\n{done.stdout}{done.stderr}")
         return done.stdout + done.stderr
