@@ -203,8 +203,8 @@ const Section& dataset_section() {
               .for_type({"mix"})
               .required(),
           make_field("mix", FieldKind::shares,
-                     "Relative share of each source; a source that is not listed is not used. If omitted, shares are "
-                     "proportional to the sizes of the sources.")
+                     "Relative share of each source; a source that is not listed has a share of 0. If omitted, shares "
+                     "are proportional to the sizes of the sources.")
               .for_type({"mix"}),
           field<&D::mix_by>(
               "mix_by", "Unit of the shares. With tokens, a source with shorter documents contributes more samples.")
@@ -217,8 +217,8 @@ const Section& dataset_section() {
               .at_most(1000)
               .for_type({"mix"}),
           make_field("mix_schedule", FieldKind::share_changes,
-                     "Changes of the shares from given steps on, e.g. [{step: 1000, mix: {code: 1}, ramp: 200}]. "
-                     "Shares change linearly over `ramp` steps; if `ramp` is omitted, they change at once.")
+                     "Changes to the shares, each from a given step on, e.g. [{step: 1000, mix: {code: 1}, ramp: "
+                     "200}]. Shares change linearly over `ramp` steps; if `ramp` is omitted, they change at once.")
               .for_type({"mix"}),
           make_field("transforms", FieldKind::transforms,
                      "Transforms to apply to each sample, in order: a list for the first field, or a list per field.")
