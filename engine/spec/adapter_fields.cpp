@@ -23,7 +23,7 @@ const Section& lora_section() {
                                      "Scale the adapters by alpha / sqrt(rank) instead of alpha / rank (rsLoRA)."),
           field<&L::dora>("dora",
                           "Also train the norms m of the rows of the adapted weights (DoRA): for each row, y = m / |W "
-                          "+ B A| * (W + B A) x, with B A scaled as above."),
+                          "+ B A| * (W + B A) x, with B A scaled as in LoRA."),
           field<&L::from>("from",
                           "Folder in PEFT format with the adapters from which a new run starts, relative to the job "
                           "file. Requires `weights`."),

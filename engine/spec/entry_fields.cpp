@@ -5,7 +5,9 @@
 namespace trainctl {
 namespace {
 
-Field size_field() { return ints("size", "Height and width.").required().items(2).at_least(1).at_most(kMaxImageSide); }
+Field size_field() {
+  return ints("size", "Height and width of the result.").required().items(2).at_least(1).at_most(kMaxImageSide);
+}
 Field method_field(const std::string& fallback) {
   return text("method",
               "Interpolation method. antialias and area filter the image when it shrinks and keep u8 images as u8.")
@@ -83,7 +85,8 @@ std::vector<EntryType> make_transform_types() {
       {"to_float", "Converts u8 to f32 as x / 255.", {}},
       {"rescale",
        "Computes x * scale + shift.",
-       {number("scale", "Factor.").defaults(1.0), number("shift", "Offset added after scaling.").defaults(0.0)}},
+       {number("scale", "Scaling factor.").defaults(1.0),
+        number("shift", "Offset added after scaling.").defaults(0.0)}},
       {"normalize",
        "Computes (x - mean) / std for each channel.",
        {numbers("mean", "Mean of each channel.").required(),

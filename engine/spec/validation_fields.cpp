@@ -53,7 +53,7 @@ const Section& validation_section() {
       {
           subsection<&V::dataset>("dataset", validation_dataset_section(), "The held-out samples."),
           unless_zero<&V::every_epochs>("every_epochs",
-                                        "Number of epochs between validations; if `every_steps` is omitted too, 1.")
+                                        "Number of epochs between validations; if `every_steps` is also omitted, 1.")
               .at_least(1),
           unless_zero<&V::every_steps>("every_steps", "Number of steps between validations.").at_least(1),
           list_field<&V::metrics>(
