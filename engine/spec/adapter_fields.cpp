@@ -10,23 +10,23 @@ const Section& lora_section() {
   using L = LoraSpec;
   static const Section section{
       "adapters.lora",
-      "Low-rank adapters beside dense layers: y + alpha / rank * B (A x). A and B are trained; everything else is "
-      "frozen, unless train.freeze names what is.",
+      "Low-rank adapters for dense layers: y + alpha / rank * B (A x). A and B are trained; all other parameters are "
+      "frozen, unless train.freeze specifies which parameters are frozen.",
       {
-          list_field<&L::layers>("layers", FieldKind::any_names, "The dense layers, by name or glob.").required(),
-          field<&L::rank>("rank", "Rows of A and columns of B.").at_least(1).at_most(kMaxSize),
-          field<&L::alpha>("alpha", "Scale of the adapters.").above(0),
-          field<&L::dropout>("dropout", "Probability that an element of an adapter's input is set to 0.")
-              .at_least(0)
-              .below(1),
-          field<&L::rank_stabilized>("rank_stabilized", "Scale by alpha / sqrt(rank) instead (rsLoRA)."),
-          field<&L::dora>(
-              "dora",
-              "Train the norms of the rows of the adapted weights too (DoRA): y = m / |W + B A| * (W + B A) x "
-              "for each row, with the scale of B A as above."),
+          list_field<&L::layers>("layers", FieldKind::any_names, "Dense layers to adapt, by name or glob.").required(),
+          field<&L::rank>("rank", "Rank of the adapters: the number of rows of A and of columns of B.")
+              .at_least(1)
+              .at_most(kMaxSize),
+          field<&L::alpha>("alpha", "Scaling parameter alpha of the adapters.").above(0),
+          field<&L::dropout>("dropout", "Dropout probability for the input of each adapter.").at_least(0).below(1),
+          field<&L::rank_stabilized>("rank_stabilized",
+                                     "Scale the adapters by alpha / sqrt(rank) instead of alpha / rank (rsLoRA)."),
+          field<&L::dora>("dora",
+                          "Also train the norms m of the rows of the adapted weights (DoRA): for each row, y = m / |W "
+                          "+ B A| * (W + B A) x, with B A scaled as in LoRA."),
           field<&L::from>("from",
-                          "A folder in PEFT's format whose adapters a new run starts from; relative to the job file. "
-                          "Needs `weights`."),
+                          "Folder in PEFT format with the adapters from which a new run starts, relative to the job "
+                          "file. Requires `weights`."),
       }};
   return section;
 }
@@ -43,14 +43,16 @@ const Section& adapters_section() {
       return spec ? &*spec : nullptr;
     };
     using A = AdaptersSpec;
-    return Section{"adapters",
-                   "Small trained layers added to frozen ones.",
-                   {lora,
-                    list_field<&A::names>("names", FieldKind::any_names,
-                                          "Several adapters on one base: each sample uses one of them. Needs `field`."),
-                    field<&A::field>("field",
-                                     "The sample field with the index of the sample's adapter in `names`, from 0. With "
-                                     "chat and text, a field of the documents with the index or the name.")}};
+    return Section{
+        "adapters",
+        "Small trainable layers added to frozen layers.",
+        {lora,
+         list_field<&A::names>(
+             "names", FieldKind::any_names,
+             "Names of several adapters on one base model; each sample uses one of them. Requires `field`."),
+         field<&A::field>("field",
+                          "Sample field that contains the index of the sample's adapter in `names`, counted from 0. "
+                          "For chat and text, a document field that contains the index or the name.")}};
   }();
   return section;
 }

@@ -106,10 +106,10 @@ const Section& slurm_section() {
       "launch.slurm",
       "Slurm options of the batch script. Omitted options use Slurm's defaults.",
       {
-          field<&S::partition>("partition", "The partition."),
-          field<&S::account>("account", "The account to charge."),
-          field<&S::qos>("qos", "The quality of service."),
-          field<&S::constraint>("constraint", "Required node features: \"a100&ib\"."),
+          field<&S::partition>("partition", "Partition to which the job is submitted."),
+          field<&S::account>("account", "Account to charge."),
+          field<&S::qos>("qos", "Quality of service (QOS)."),
+          field<&S::constraint>("constraint", "Required node features, e.g. \"a100&ib\"."),
           field<&S::time>("time",
                           "Time limit: minutes, H:MM:SS, or D-H. Before it expires, the job saves a checkpoint and is "
                           "queued again."),
@@ -118,10 +118,10 @@ const Section& slurm_section() {
               .at_most(kMaxRanks),
           field<&S::gpus_per_node>("gpus_per_node", "GPUs per node.").at_least(0),
           field<&S::requeue>("requeue",
-                             "Requeue a job that saves checkpoints after its time limit or the loss of a node; it "
-                             "resumes from the newest checkpoint."),
+                             "If the job saves checkpoints, requeue it after it reaches its time limit or loses a "
+                             "node; it resumes from the newest checkpoint."),
           list_field<&S::extra>("extra", FieldKind::any_names,
-                                "Additional sbatch options, one per #SBATCH line: [--mem=8G, --exclusive]."),
+                                "Additional sbatch options, one per #SBATCH line, e.g. [--mem=8G, --exclusive]."),
       }};
   return section;
 }
@@ -143,19 +143,19 @@ const Section& pbs_section() {
       "launch.pbs",
       "PBS options of the batch script. Omitted options use the defaults of the queue.",
       {
-          field<&Q::queue>("queue", "The queue."),
-          field<&Q::account>("account", "The account to charge."),
-          field<&Q::time>(
-              "time",
-              "Time limit: H:MM:SS or seconds. Before it expires, the job saves a checkpoint and the script "
-              "submits itself again."),
+          field<&Q::queue>("queue", "Queue to which the job is submitted."),
+          field<&Q::account>("account", "Account to charge."),
+          field<&Q::time>("time",
+                          "Time limit: H:MM:SS or seconds. Before it expires, the job saves a checkpoint and the "
+                          "script resubmits itself."),
           queue_nodes(),
           queue_gpus(),
-          field<&Q::requeue>("requeue",
-                             "Submit a job that saves checkpoints again after its time limit or a spot notice, and let "
-                             "PBS rerun it after the loss of a host; it resumes from the newest checkpoint."),
+          field<&Q::requeue>(
+              "requeue",
+              "If the job saves checkpoints, resubmit it after it reaches its time limit or receives a spot notice, "
+              "and let PBS rerun it after the loss of a host; it resumes from the newest checkpoint."),
           list_field<&Q::extra>("extra", FieldKind::any_names,
-                                "Additional qsub options, one per #PBS line: [-l place=excl, -m e]."),
+                                "Additional qsub options, one per #PBS line, e.g. [-l place=excl, -m e]."),
       }};
   return section;
 }
@@ -166,19 +166,18 @@ const Section& lsf_section() {
       "launch.lsf",
       "LSF options of the batch script. Omitted options use the defaults of the queue.",
       {
-          field<&Q::queue>("queue", "The queue."),
-          field<&Q::account>("account", "The project to charge."),
+          field<&Q::queue>("queue", "Queue to which the job is submitted."),
+          field<&Q::account>("account", "Project to charge."),
           field<&Q::time>("time",
                           "Time limit: minutes or H:MM. Before it expires, the job saves a checkpoint and is queued "
                           "again."),
           queue_nodes(),
           queue_gpus(),
-          field<&Q::requeue>(
-              "requeue",
-              "Requeue a job that saves checkpoints after its time limit, a spot notice or the loss of a "
-              "host; it resumes from the newest checkpoint."),
+          field<&Q::requeue>("requeue",
+                             "If the job saves checkpoints, requeue it after it reaches its time limit, receives a "
+                             "spot notice, or loses a host; it resumes from the newest checkpoint."),
           list_field<&Q::extra>("extra", FieldKind::any_names,
-                                "Additional bsub options, one per #BSUB line: [-x, -u me@example.org]."),
+                                "Additional bsub options, one per #BSUB line, e.g. [-x, -u me@example.org]."),
       }};
   return section;
 }
@@ -186,30 +185,33 @@ const Section& lsf_section() {
 const Section& kubernetes_section() {
   static const Section section{
       "launch.kubernetes",
-      "Settings of the pods. The target compose uses only image, pods, gpus_per_pod and volumes.",
+      "Pod settings. The target compose uses only image, pods, gpus_per_pod, and volumes.",
       {
           field<&K::kind>("kind",
-                          "job: an Indexed Job with a headless service; jobset: a JobSet; volcano: a Job of Volcano; "
-                          "trainjob: a TrainJob of Kubeflow with its runtime.")
+                          "Kind of workload. job: an Indexed Job with a headless service. jobset: a JobSet. volcano: a "
+                          "Volcano Job. trainjob: a Kubeflow TrainJob with its runtime.")
               .one_of({"job", "jobset", "volcano", "trainjob"}),
           field<&K::queue>("queue",
-                           "The queue that starts the job: a Volcano queue with `kind: volcano`, otherwise a "
-                           "LocalQueue of Kueue; none if omitted."),
-          field<&K::image>("image", "The container image; it must contain trainctl."),
-          field<&K::name_space>("namespace", "The namespace; that of the current context if omitted."),
-          field<&K::service_account>("service_account", "The service account of the pods."),
+                           "Queue to which the job is submitted: a Volcano queue with `kind: volcano`, otherwise a "
+                           "Kueue LocalQueue. If omitted, no queue is used."),
+          field<&K::image>("image", "Container image; it must contain trainctl."),
+          field<&K::name_space>("namespace",
+                                "Namespace of the pods; if omitted, the namespace of the current context."),
+          field<&K::service_account>("service_account", "Service account of the pods."),
           field<&K::pods>("pods", "Number of pods; ranks are distributed evenly over them.")
               .at_least(1)
               .at_most(kMaxRanks),
           field<&K::gpus_per_pod>("gpus_per_pod", "GPUs per pod.").at_least(0),
-          field<&K::cpu>("cpu", "CPU cores per pod: \"4\", \"500m\"; one per rank if omitted."),
-          field<&K::memory>("memory", "Memory per pod: \"8Gi\"; derived from the plan if omitted."),
+          field<&K::cpu>("cpu", "CPU cores per pod, e.g. \"4\" or \"500m\"; if omitted, one per rank."),
+          field<&K::memory>("memory", "Memory per pod, e.g. \"8Gi\"; if omitted, derived from the plan."),
           items("volumes", set_volumes, volumes,
-                "Volume claims and host folders to mount, separated by commas: \"data:/data, /mnt/sets:/sets\"."),
-          items("node_selector", set_selector, selector, "Required node labels: \"gpu=h100, zone=b\"."),
+                "Volume claims and host folders to mount, separated by commas, e.g. \"data:/data, /mnt/sets:/sets\"."),
+          items("node_selector", set_selector, selector,
+                "Required node labels, separated by commas, e.g. \"gpu=h100, zone=b\"."),
           items("tolerations", set_tolerations, tolerations,
-                "Node taints that the pods tolerate: \"nvidia.com/gpu:NoSchedule, team=ml:NoExecute\"."),
-          field<&K::backoff_limit>("backoff_limit", "Number of pod failures that are tolerated before the job fails.")
+                "Node taints that the pods tolerate, separated by commas, e.g. \"nvidia.com/gpu:NoSchedule, "
+                "team=ml:NoExecute\"."),
+          field<&K::backoff_limit>("backoff_limit", "Number of pod failures tolerated before the job fails.")
               .at_least(0),
       }};
   return section;

@@ -5,24 +5,26 @@
 namespace trainctl {
 namespace {
 
-Field size_field() { return ints("size", "Height and width.").required().items(2).at_least(1).at_most(kMaxImageSide); }
+Field size_field() {
+  return ints("size", "Height and width of the result.").required().items(2).at_least(1).at_most(kMaxImageSide);
+}
 Field method_field(const std::string& fallback) {
   return text("method",
-              "Interpolation. antialias and area filter the image when it shrinks, and keep u8 images as "
-              "u8.")
+              "Interpolation method. antialias and area filter the image when it shrinks and keep u8 images as u8.")
       .one_of({"bilinear", "antialias", "area"})
       .defaults(fallback);
 }
 Field scaled_decode_field() {
   return flag("scaled_decode", false,
-              "Decode a JPEG at 1/2, 1/4 or 1/8 of its size if that is not smaller than the "
-              "result.");
+              "Decode a JPEG at 1/2, 1/4, or 1/8 of its size if the decoded image is not smaller than the result.");
 }
-Field chance_field() { return number("p", "Probability of the transform.").defaults(0.5).at_least(0).at_most(1); }
+Field chance_field() {
+  return number("p", "Probability of applying the transform.").defaults(0.5).at_least(0).at_most(1);
+}
 Field batch_chance_field() {
   return number("p",
-                "Probability per batch. If the list has several batch transforms, only the first one that is "
-                "drawn is applied.")
+                "Probability of applying the transform to a batch. If the list has several batch transforms, only the "
+                "first one that is drawn is applied.")
       .defaults(1.0)
       .at_least(0)
       .at_most(1);
@@ -41,19 +43,20 @@ std::vector<EntryType> make_transform_types() {
        {size_field(), method_field("bilinear"), scaled_decode_field()}},
       {"center_crop", "Crops the center of the image; smaller images are padded with zeros.", {size_field()}},
       {"random_crop",
-       "Crops the image at a random position, drawn per sample and epoch. In validation: center_crop.",
-       {size_field(), integer("padding", "Zeros added on each side before the crop.")
+       "Crops the image at a random position, drawn per sample and epoch. In validation, center_crop is used instead.",
+       {size_field(), integer("padding", "Number of zero pixels added on each side before the crop.")
                           .defaults(0)
                           .at_least(0)
                           .at_most(kMaxImageSide)}},
       {"random_resized_crop",
-       "Crops a region of random size, aspect ratio and position, drawn per sample and epoch, and resizes it. In "
-       "validation: center_resized_crop.",
+       "Crops a region of random size, aspect ratio, and position, drawn per sample and epoch, and resizes it. In "
+       "validation, center_resized_crop is used instead.",
        {size_field(), range_field("scale", "Crop area as a fraction of the image.", 0.08, 1.0),
         range_field("ratio", "Aspect ratio: width divided by height.", 3.0 / 4, 4.0 / 3), method_field("antialias"),
         scaled_decode_field()}},
       {"center_resized_crop",
-       "Takes the largest centered region with the aspect ratio of the result, scaled by a fraction, and resizes it.",
+       "Crops the largest centered region that has the aspect ratio of the result, scaled by `fraction`, and resizes "
+       "it.",
        {size_field(),
         number("fraction", "Size of the region relative to the largest one that fits.")
             .defaults(0.875)
@@ -62,55 +65,62 @@ std::vector<EntryType> make_transform_types() {
         method_field("antialias"), scaled_decode_field()}},
       {"pad",
        "Adds a border around the image.",
-       {integer("padding", "Pixels on each side.").required().at_least(0).at_most(kMaxImageSide),
+       {integer("padding", "Number of pixels added on each side.").required().at_least(0).at_most(kMaxImageSide),
         number("value", "Value of the border pixels.").defaults(0.0)}},
       {"horizontal_flip",
-       "Flips the image horizontally, drawn per sample and epoch. Not applied in validation.",
+       "Flips the image horizontally at random, drawn per sample and epoch. Not applied in validation.",
        {chance_field()}},
       {"color_jitter",
-       "Changes brightness, contrast, saturation and hue in random order, by random factors in [1 - amount, 1 + "
+       "Changes brightness, contrast, saturation, and hue in random order, by random factors in [1 - amount, 1 + "
        "amount]. Not applied in validation.",
-       {amount_field("brightness", "Maximum change of the brightness."),
-        amount_field("contrast",
-                     "Maximum change of the "
-                     "contrast (distance from the "
-                     "mean grey of the image)."),
-        amount_field("saturation", "Maximum change of the saturation (distance from the grey of the pixel)."),
-        amount_field("hue", "Maximum shift of the hue in either direction, as a fraction of the color circle.")}},
+       {amount_field("brightness", "Maximum change in brightness."),
+        amount_field("contrast", "Maximum change in contrast (the distance from the mean gray of the image)."),
+        amount_field("saturation", "Maximum change in saturation (the distance from the gray of the pixel)."),
+        amount_field("hue", "Maximum hue shift in either direction, as a fraction of the color wheel.")}},
       {"random_erasing",
-       "Sets a random box of the image to a value, drawn per sample and epoch. Not applied in validation.",
+       "Fills a random box of the image, drawn per sample and epoch, with a constant value. Not applied in validation.",
        {chance_field(), range_field("scale", "Area of the box as a fraction of the image.", 0.02, 0.33),
         range_field("ratio", "Aspect ratio: width divided by height.", 0.3, 3.3),
         number("value", "Value of the erased pixels.").defaults(0.0)}},
       {"to_float", "Converts u8 to f32 as x / 255.", {}},
       {"rescale",
        "Computes x * scale + shift.",
-       {number("scale", "Factor.").defaults(1.0), number("shift", "Offset, added after scaling.").defaults(0.0)}},
+       {number("scale", "Scaling factor.").defaults(1.0),
+        number("shift", "Offset added after scaling.").defaults(0.0)}},
       {"normalize",
        "Computes (x - mean) / std for each channel.",
        {numbers("mean", "Mean of each channel.").required(),
         numbers("std", "Standard deviation of each channel.").required().above(0)}},
       {"hwc2chw", "Moves the channel dim from last to first.", {}},
       {"one_hot",
-       "Converts a class to a one-hot vector.",
+       "Converts a class index to a one-hot vector.",
        {integer("classes", "Number of classes.").required().at_least(1).at_most(kMaxImageSide)}},
       {"mixup",
-       "Mixes each sample of a batch, and its label, with the next one by a fraction that is drawn per batch. Must "
-       "come last, on f32 data. Not applied in validation.",
-       {number("alpha", "The fraction is drawn from Beta(alpha, alpha).").defaults(0.2).above(0).at_most(1000),
+       "Mixes each sample of a batch and its label with the next sample and its label, in a proportion drawn per "
+       "batch. Must come last and requires f32 data. Not applied in validation.",
+       {number("alpha", "Parameter of the Beta(alpha, alpha) distribution from which the mixing proportion is drawn.")
+            .defaults(0.2)
+            .above(0)
+            .at_most(1000),
         batch_chance_field()}},
       {"cutmix",
-       "Replaces a box of each sample of a batch with that of the next sample and mixes their labels by its area. "
-       "The rules of mixup apply.",
-       {number("alpha", "The fraction is drawn from Beta(alpha, alpha).").defaults(1.0).above(0).at_most(1000),
+       "Replaces a box in each sample of a batch with the same box of the next sample and mixes their labels in "
+       "proportion to its area. The restrictions of mixup apply.",
+       {number("alpha", "Parameter of the Beta(alpha, alpha) distribution from which the mixing proportion is drawn.")
+            .defaults(1.0)
+            .above(0)
+            .at_most(1000),
         batch_chance_field()}},
       {"tokenize_bytes",
        "Converts the bytes of a text to tokens 0 to 255.",
-       {integer("length", "Tokens per sample; longer texts are truncated.").required().at_least(1).at_most(1 << 28),
-        integer("filler", "Token that pads shorter texts.").defaults(0).at_least(0).at_most(2147483647)}},
+       {integer("length", "Number of tokens per sample; longer texts are truncated.")
+            .required()
+            .at_least(1)
+            .at_most(1 << 28),
+        integer("filler", "Padding token for shorter texts.").defaults(0).at_least(0).at_most(2147483647)}},
       {"type_cast",
-       "Converts the type: {type_cast: f32} or {type_cast: i32}.",
-       {text("dtype", "Type to convert to.").one_of({"f32", "i32"}).required()}},
+       "Converts the data type: {type_cast: f32} or {type_cast: i32}.",
+       {text("dtype", "Target data type.").one_of({"f32", "i32"}).required()}},
   };
 }
 
@@ -135,21 +145,20 @@ const Field* bare_value_field(const EntryType& type) {
 }
 
 const Field& condition_field() {
-  static const Field field = flag("if", true,
-                                  "false: the layer is omitted, and layers that read its output read its "
-                                  "input.");
+  static const Field field =
+      flag("if", true, "Whether to include the layer. If false, layers that read its output read its input instead.");
   return field;
 }
 
 const std::vector<Field>& common_layer_fields() {
   static const std::vector<Field> fields = {
-      text("type", "What the layer computes.").one_of(names_of(layer_types())).required(),
-      text("name", "Name by which other layers and fields refer to this layer; the type and a counter if omitted."),
+      text("type", "Operation that the layer computes.").one_of(names_of(layer_types())).required(),
+      text("name", "Name by which other layers and fields refer to this layer; if omitted, the type and a counter."),
       make_field("inputs", FieldKind::names,
-                 "Layers or sample fields (data, label) to read; the previous layer if omitted."),
-      make_field("outputs", FieldKind::names,
-                 "Names of the outputs of a layer with several outputs; 0, 1, ... if "
-                 "omitted."),
+                 "Layers or sample fields (data, label) that the layer reads; if omitted, the previous layer."),
+      make_field(
+          "outputs", FieldKind::names,
+          "Names of the outputs of a layer with several outputs; if omitted, the outputs are named 0, 1, and so on."),
       condition_field(),
   };
   return fields;
@@ -157,7 +166,8 @@ const std::vector<Field>& common_layer_fields() {
 
 const std::vector<Field>& parameter_group_fields() {
   static const std::vector<Field> fields = {
-      make_field("parameters", FieldKind::patterns, "Parameters, by name or glob: h.0.ln1.weight, '*.bias'.")
+      make_field("parameters", FieldKind::patterns,
+                 "Parameters of the group, by name or glob: h.0.ln1.weight, '*.bias'.")
           .required(),
       number("learning_rate_scale", "Factor applied to the learning rate of these parameters.")
           .defaults(1.0)
@@ -168,16 +178,14 @@ const std::vector<Field>& parameter_group_fields() {
 
 const std::vector<Field>& module_use_fields() {
   static const std::vector<Field> fields = {
-      text("module", "The block of `modules` to insert here.").required(),
-      text("name", "Prefix of the layer names; the module's name if omitted."),
-      make_field("inputs", FieldKind::names,
-                 "The layer that the module reads as `input`; the previous layer if "
-                 "omitted."),
-      make_field("with", FieldKind::values, "Values for the arguments of the module."),
+      text("module", "Module to insert here, by its name in `modules`.").required(),
+      text("name", "Prefix of the layer names; if omitted, the module's name."),
+      make_field("inputs", FieldKind::names, "Layer that the module reads as `input`; if omitted, the previous layer."),
+      make_field("with", FieldKind::values, "Values of the module's arguments."),
       integer("repeat", "Number of consecutive copies, named name.0, name.1, ...").at_least(1).at_most(10000),
       text("index",
-           "With repeat: variable that expressions in `with` and in the module use for the number of the "
-           "copy, counted from 0."),
+           "With `repeat`, the variable that contains the number of the copy, counted from 0, in expressions in `with` "
+           "and in the module."),
       condition_field(),
   };
   return fields;

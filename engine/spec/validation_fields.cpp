@@ -11,24 +11,29 @@ const Section& generate_section() {
   using G = GenerateSpec;
   static const Section section{
       "validation.generate",
-      "Texts that each validation of a run generates with the current weights, one per prompt. See validation.md.",
+      "Text generation at each validation of a run: one text per prompt, with the current weights. See validation.md.",
       {
           field<&G::prompts>("prompts",
-                             "A file with a prompt per line, or *.jsonl with the field prompt or messages; relative to "
-                             "the job file. With dataset.type chat, a prompt is a user message.")
+                             "File with one prompt per line, or a *.jsonl file with the field `prompt` or `messages`, "
+                             "relative to the job file. With `type: chat` in `dataset`, each prompt is a user message.")
               .required(),
           field<&G::max_tokens>("max_tokens", "Maximum number of tokens to generate per prompt.")
               .at_least(1)
               .at_most(1 << 24),
-          field<&G::temperature>("temperature", "0: always the most probable token; higher: more random.").at_least(0),
-          field<&G::seed>("seed", "The same seed and weights give the same texts, under any plan.").at_least(0),
+          field<&G::temperature>("temperature",
+                                 "Sampling temperature. 0: the most probable token is always chosen. Higher values "
+                                 "make the texts more random.")
+              .at_least(0),
+          field<&G::seed>("seed",
+                          "Random seed for sampling. The same seed and weights generate the same texts under any plan.")
+              .at_least(0),
       }};
   return section;
 }
 
 Field generate_field() {
   Field f = make_field("generate", FieldKind::section,
-                       "Texts that each validation of a run generates with the current weights, one per prompt.");
+                       "Text generation at each validation of a run: one text per prompt, with the current weights.");
   f.section = &generate_section();
   f.stands_for = "prompts";
   f.object = [](void* enclosing, bool make) -> void* {
@@ -43,15 +48,17 @@ const Section& validation_section() {
   using V = ValidationSpec;
   static const Section section{
       "validation",
-      "Computes the loss and metrics on held-out samples with the current weights. A validation always follows the "
-      "last step.",
+      "Computes the loss and metrics on held-out samples with the current weights. The last step is always followed by "
+      "a validation.",
       {
           subsection<&V::dataset>("dataset", validation_dataset_section(), "The held-out samples."),
-          unless_zero<&V::every_epochs>("every_epochs", "Epochs between validations; 1 if every_steps is omitted too.")
+          unless_zero<&V::every_epochs>("every_epochs",
+                                        "Number of epochs between validations; if `every_steps` is also omitted, 1.")
               .at_least(1),
-          unless_zero<&V::every_steps>("every_steps", "Steps between validations.").at_least(1),
-          list_field<&V::metrics>("metrics", FieldKind::any_names,
-                                  "Metrics to report: loss, and names from the job's `metrics`; all if omitted."),
+          unless_zero<&V::every_steps>("every_steps", "Number of steps between validations.").at_least(1),
+          list_field<&V::metrics>(
+              "metrics", FieldKind::any_names,
+              "Metrics to report: loss, and names from the job's `metrics`; if omitted, all of them."),
           generate_field(),
       }};
   return section;
