@@ -21,11 +21,11 @@ struct RankOfPlan {
 /// True if the rank counts its loss: exactly one of the ranks that compute the same loss does.
 bool counts_loss(const Graph& graph, const RankOfPlan& rank);
 
-/// A part of a bucket's gradients that a rank adds to the gradient norm.
+/// A range of a bucket's gradients that a rank adds to the gradient norm. It lies within one piece (Bucket::pieces).
 struct CountedPart {
-  int piece = 0;
-  int64_t at = 0, elements = 0;  ///< first element in the gradients that the rank keeps, and number of elements
-  int64_t first = 0, whole = 0;  ///< offset in the piece as the rank keeps it, and that piece's size
+  int piece = 0;                 ///< index of that piece among the equal, consecutive pieces of the bucket
+  int64_t at = 0, elements = 0;  ///< index of its first element in all that the rank keeps of the bucket; its size
+  int64_t first = 0, whole = 0;  ///< that index within what the rank keeps of `piece`, and the size of that (own_part)
 };
 
 /// Caches mesh.index of all ranks for each list of axes.
@@ -56,7 +56,7 @@ class CountedBucket {
  private:
   struct Stretch {
     int64_t begin = 0, end = 0;  ///< elements
-    Axes replicas;
+    Axes replicas;               ///< axes along which ranks have the same elements
   };
   template <class IndexOf, class Each>
   void each_part(int stage, IndexOf index_of, Each each) const;
@@ -74,11 +74,11 @@ struct RankTraits {
   bool counts_loss = false;
   std::vector<int>
       counted;  ///< with a norm of gradients: the number of counted parts of each piece of the stage's buckets
-  std::vector<bool> pushes;   ///< parameter_server: for each bucket that servers hold
+  std::vector<bool> pushes;   ///< parameter_server: for each bucket that servers hold, whether the rank pushes it
   std::vector<int> groups;    ///< hybrid_parallel: for each collective layer, the index among the job's distinct groups
   std::vector<bool> is_root;  ///< hybrid_parallel: for each collective layer, whether the rank is the root
-  int first_micro_batch = -1;  ///< if ranks have different micro-batches
-  int in_ring = -1;            ///< if ranks of a ring see different blocks of keys: the number of what it sees
+  int first_micro_batch = -1;  ///< if ranks have different micro-batches: the index of its first one
+  int in_ring = -1;            ///< equal for ranks that see the same keys in unbalanced rings (uneven_rings); -1: none
 
   friend auto operator<=>(const RankTraits&, const RankTraits&) = default;
 };

@@ -1,4 +1,13 @@
 // Runs a launch: its clusters one after another, and the warps of a cluster interleaved.
+//
+// Races are found with vector clocks (shared_checks.h): each warp of a cluster has a clock, and knows the latest clock
+// of every other warp that is ordered before its own next access. "News" is such knowledge on its way from warps that
+// arrive at a barrier to warps that pass it: Clocks::tell adds the knowledge of a warp to the news, Clocks::hear adds
+// the news to the knowledge of a warp. An mbarrier collects the news of all arrivals so far in `news`; `last_news` is a
+// copy from the end of its last complete phase, for the warps that waited for that phase. For global memory
+// (global_races.cpp), `fenced` is what a warp knew of other warps at its last fence, and `self_fenced` is its own clock
+// then. `acquired` lists the words to which it has added atomically, also by way of warps that it has met at the
+// barrier of the block.
 #include "tools/cuda_emulator/machine.h"
 
 #include <cxxabi.h>
@@ -55,6 +64,7 @@ void set_special(Warp& warp, const Launch& launch, const SpecialRegister& specia
   }
 }
 
+/// Resets a block and its warps to the state before their first instruction. Blocks are used again for each cluster.
 void begin_block(Block& block, const Launch& launch) {
   const Kernel& kernel = *launch.kernel;
   const size_t shared = kernel.dynamic_shared_at + launch.dynamic_shared;
@@ -137,6 +147,8 @@ bool Block::done() const {
   return std::all_of(warps.begin(), warps.end(), [](const Warp& w) { return w.done(); });
 }
 
+/// Completes the barrier of the whole block if all of its live threads wait there: every warp then knows what the
+/// others did before it, and which words they acquired.
 void Block::check_barrier() {
   bool any = false;
   for (const Warp& warp : warps) {
@@ -149,8 +161,8 @@ void Block::check_barrier() {
   }
   if (!any) return;
   Clocks& clocks = cluster->clocks;
-  std::vector<uint32_t> news;
-  std::set<uint64_t> acquired;
+  std::vector<uint32_t> news;   // by warp: its latest clock that any warp of the block knows
+  std::set<uint64_t> acquired;  // by any warp of the block
   for (Warp& warp : warps) {
     clocks.tell(warp.number, news);
     acquired.insert(warp.acquired.begin(), warp.acquired.end());
@@ -219,6 +231,8 @@ Block& Cluster::block_of(uint32_t address, Block& own) const {
   return *blocks[rank - 1];
 }
 
+/// Begins the next phase of the barrier if all arrivals and all bytes of its current phase are there. Warps that wait
+/// for the completed phase hear last_news.
 void Cluster::complete(Block&, Mbarrier& barrier) {
   if (barrier.pending != 0 || barrier.bytes != 0) return;
   ++barrier.phase;

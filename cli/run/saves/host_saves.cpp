@@ -1,4 +1,16 @@
-// Saves on several hosts.
+// A host's side of saves on several hosts. The agent of a host calls next() and sends the messages to the launcher, and
+// passes the launcher's messages to take(). host_saves.h lists all messages; GatheredSaves is the launcher's side.
+//
+// The ranks of the host write to the host's SaveBoard, and next() reports what is new there. These messages differ in
+// what the ranks want:
+//
+//   wanted    a rank has come to a step at which all ranks ask whether the state before it is saved (for example, since
+//             a save is due by step count), and waits for the answer of the launcher, "decided"
+//   asked     a save is due by time, so the launcher should choose a step for it; no rank waits
+//   awaits    the ranks have run their last step and wait for the save in progress, so that the last state can be saved
+//
+// Once a save has been decided, each rank copies its state to its image, and next() sends the images in pieces. The
+// number of a save is a step: the saved state is the state before that step.
 #include "cli/run/saves/host_saves.h"
 
 #include <sys/mman.h>
@@ -16,7 +28,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kPieceBytes = 512 << 10;
+constexpr int64_t kPieceBytes = 512 << 10;  ///< most bytes of an image in one message
 
 }  // namespace
 
@@ -28,7 +40,7 @@ HostSaves::HostSaves(std::shared_ptr<SharedMemory> memory, const std::vector<int
     if (fd < 0) throw EnvError(std::string("cannot allocate memory for checkpoints: ") + std::strerror(errno));
     images_[rank].fd = fd;
   }
-  memory_->saves().decide_elsewhere(steps_await);
+  memory_->saves().decide_elsewhere(steps_await);  // from now on the launcher decides which states are saved
   if (first >= 0) memory_->saves().begin_at(first);
 }
 
@@ -58,7 +70,9 @@ std::optional<hosts::SaveMessage> HostSaves::next() {
   }
   const int64_t step = board.saving();
   if (step < 0) return std::nullopt;
-  // Until then the position may lack the validation of that step.
+  // The position of a step may be reported more than once, at first without the validation of that step. It is reported
+  // again when the copy of rank 0's state begins, so it is sent only when that copy is complete. A validation that ends
+  // later follows in "validated".
   const bool is_copied = memory_->status(0).copied.load(std::memory_order_acquire) == static_cast<uint64_t>(step) + 1;
   if (step != reported_ && is_copied && board.is_reported(step)) {
     reported_ = step;
@@ -71,8 +85,9 @@ std::optional<hosts::SaveMessage> HostSaves::next() {
   return std::nullopt;
 }
 
-/// The next message that copies the saved state of a rank to its launcher: its size, then its bytes in pieces, then
-/// that it is complete. Empty if there is nothing to send.
+/// Returns the next message that sends the image of a rank to the launcher: "sized" if its size has changed, then
+/// "image" for each piece, then "copied". Empty if the rank has not yet copied its state before `step` to the image, or
+/// if all of the image has been sent.
 std::optional<hosts::SaveMessage> HostSaves::next_of(int rank, Image& image, int64_t step) {
   const bool is_copied =
       memory_->status(rank).copied.load(std::memory_order_acquire) == static_cast<uint64_t>(step) + 1;
@@ -100,7 +115,12 @@ std::optional<hosts::SaveMessage> HostSaves::next_of(int rank, Image& image, int
 
 void HostSaves::take(const hosts::SaveMessage& message) {
   SaveBoard& board = memory_->saves();
-  if (message.name == "decided") board.decided(message.number / 2, message.number % 2 != 0);
+  if (message.name == "decided") {
+    const int64_t step = message.number / 2;  // GatheredSaves::decide sends 2 * step, plus 1 if the state is saved
+    const bool saves = message.number % 2 != 0;
+    board.decided(step, saves);
+  }
+  // Ranks that wait for the writer only check whether this number changes, not by how much.
   if (message.name == "progress") board.written_bytes.fetch_add(1, std::memory_order_relaxed);
   if (message.name == "refused") board.try_failed();
   if (message.name == "finished") board.finished(message.number != 0);

@@ -1,6 +1,6 @@
-// The first kernel of attention's gradient in one pass (attention_grad_one_pass_cuda.cu): it reads dy, out and the logs
-// of the forward pass, and writes the two numbers of each query that scores need, and the order of the pairs of tiles
-// and blocks, so that tiles_kernel looks up its steps and turns instead of computing them.
+// The first kernel of attention's gradient in one pass (see attention_grad_one_pass_cuda.cu). It reads dy, out and the
+// log-sum-exp of each query's scores (`logs`), and writes the operands `rows` and `steps` of tiles_kernel (Gradient):
+// the log and mean of each query, and in order a Step for each pair of a tile of queries and a block of keys.
 #pragma once
 
 #include "engine/ops/attention/one_pass_operands_cuda.cuh"
@@ -10,9 +10,9 @@ namespace {
 
 constexpr int kRowsThreads = 256;
 
-/// Orders the blocks of keys at one tile of one of the heads of a block of threads.
+/// Writes the steps of a tile with the blocks of keys it sees. `head`: below schedule.heads; `s`: number of keys.
 __device__ void order_blocks(const OnePassSchedule& schedule, int head, int tile, int s, Step* steps) {
-  __shared__ int times[kLongestOnePass / kKeys];
+  __shared__ int times[kLongestOnePass / kKeys];  // when each of these blocks comes to the tile, in steps
   const int first = schedule.first_seen(tile), count = schedule.seen_end(tile) - first;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kRowsThreads)
     times[i] = schedule.time(first + i, head, tile);
@@ -22,8 +22,8 @@ __device__ void order_blocks(const OnePassSchedule& schedule, int head, int tile
                                                       OnePassSchedule::turn(times, count, i)};
 }
 
-/// A thread per 8 features of a row, over whole tiles of each head. The first blocks make the steps, each those of a
-/// tile of a head. Clears `counters`.
+/// A thread per 8 features of a query; the first `step_blocks` blocks call order_blocks instead. Clears the counters of
+/// tiles_kernel, `count` in all. `to`: Gradient::rows; `heads`: layout of dy and out; g, r, t, d, s: AttentionSize.
 template <int Features>
 __global__ void __launch_bounds__(kRowsThreads)
     rows_kernel(const bf16* dy, const bf16* out, const float* logs, Heads heads, int g, int r, int t, int d, float* to,
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kRowsThreads)
   const int tiles = schedule.tiles, row_block = static_cast<int>(blockIdx.x) - step_blocks;
   const int blocks = tiles * kRows / kBlockRows, head = row_block / blocks;
   const int row = row_block % blocks * kBlockRows + static_cast<int>(threadIdx.x) / kPacks;
-  const int pack = static_cast<int>(threadIdx.x) % kPacks;
+  const int pack = static_cast<int>(threadIdx.x) % kPacks;  // of 8 features
   float sum = 0;
   if (row < t && 8 * pack < d) {
     const int64_t from = offset_of(heads, head / (g * r), head / r % g, head % r, row) + pack * 8;
@@ -49,8 +49,8 @@ __global__ void __launch_bounds__(kRowsThreads)
   for (int by = kPacks / 2; by > 0; by /= 2) sum += __shfl_xor_sync(~0u, sum, by);
   if (pack != 0) return;
   float* const tile = to + 2 * kRows * (static_cast<int64_t>(head) * tiles + row / kRows) + row_at(row % kRows);
-  tile[0] = row < t ? logs[static_cast<int64_t>(head) * t + row] * kLog2e : INFINITY;
-  tile[kRows] = sum;
+  tile[0] = row < t ? logs[static_cast<int64_t>(head) * t + row] * kLog2e : INFINITY;  // the log to base 2
+  tile[kRows] = sum;                                                                   // mean = sum dy * out
 }
 
 }  // namespace

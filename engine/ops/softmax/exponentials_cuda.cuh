@@ -14,8 +14,8 @@ __device__ inline float power_of_two(float x) {
   return y;
 }
 
-inline constexpr float kFar = 0x1p29f;  // beyond it f32 numbers are at least 32 apart
-inline constexpr float kAhead = 2;
+inline constexpr float kFar = 0x1p29f;              // beyond it f32 numbers are at least 32 apart
+inline constexpr float kAhead = 2;                  // by how much add() sets the top above the largest x
 inline constexpr float kLowest = -3.402823466e38f;  // finite: -inf - -inf is NaN
 
 /// Sum of e^x relative to e^top (Milakov and Gimelshein 2018); top is the largest x so far, or a little more. The
@@ -97,7 +97,7 @@ struct Exponentials {
       raise(group.max(high));  // by at most kAhead downwards
     }
   }
-  /// Makes the sum relative to e^high, high >= top.
+  /// Makes the sum relative to e^high, which is the new top: no x of the sum is above it, and high >= top - kAhead.
   __device__ void raise(float high) {
     const float before = top;
     set_top(high);

@@ -1,5 +1,16 @@
-// Copies the state before and after a recorded step, and computes the digests that a recorded and a replayed step
-// share.
+// Allocates the memory of a tape, copies the state before and after a recorded step, and computes the digests by which
+// a recorded and a replayed step are compared.
+//
+// A StepTape (engine/runtime/step_tape.h) lists the state twice:
+//   state   one entry per stored range, and the loss, in an order that both cards share: each entry has its own digest
+//   moves   the same bytes, with adjacent ranges joined: copies use it, because fewer and larger copies are faster
+// For each exchange (a collective, send or recv), "given" is the operand that the rank passes to it, and "received" is
+// the result that the rank gets from it. This file only allocates memory for them. StepProgram::enqueue_exchange fills
+// and reads it:
+//   recording card   copies the operand to `given`, runs the exchange, and copies the result to `received`
+//   replaying card   copies the operand to `given_again`, and takes the result from `received` instead of communicating
+// The digests show whether `given_again` equals `given`. Exchanges whose operands are not compared have given_bytes 0
+// (engine/runtime/tape_layout.cpp).
 #include "engine/runtime/cuda/step_recorder.h"
 
 #include <memory>
@@ -32,7 +43,8 @@ void enable_peer_access(const std::byte* memory) {
   if (cudaDeviceEnablePeerAccess(of_memory.device, 0) != cudaSuccess) cudaGetLastError();
 }
 
-/// The ranges of state, then what each exchange gave.
+/// Returns the ranges to digest: each stored range of state in the arena, then each exchange's operand. `given`: the
+/// tape's memory of these operands, StepTape::given of the recording card or given_again of the replaying card.
 std::vector<DigestedRange> ranges_of(const RankMemory& memory, const StepTape& tape, const std::byte* given) {
   std::vector<DigestedRange> ranges;
   for (const StateCopy& copy : tape.state) ranges.push_back({memory.at(copy.offset), copy.bytes});
@@ -41,7 +53,8 @@ std::vector<DigestedRange> ranges_of(const RankMemory& memory, const StepTape& t
   return ranges;
 }
 
-StepTape& with_memory(StepTape& tape) {
+/// Allocates all memory of the tape except given_again.
+StepTape& allocate_recording(StepTape& tape) {
   tape.before = tape_memory(tape.state_bytes);
   tape.received = tape_memory(tape.received_bytes);
   tape.given = tape_memory(tape.given_bytes);
@@ -49,7 +62,8 @@ StepTape& with_memory(StepTape& tape) {
   return tape;
 }
 
-StepTape& with_memory_of_replay(StepTape& tape) {
+/// Allocates given_again. The rest of the tape is that of the recording card.
+StepTape& allocate_replay(StepTape& tape) {
   tape.given_again = tape_memory(tape.given_bytes);
   return tape;
 }
@@ -63,7 +77,7 @@ void copy(void* to, const void* from, int64_t bytes, cudaStream_t stream) {
 
 StepRecorder::StepRecorder(const RankMemory& memory, StepTape& tape)
     : memory_(memory),
-      tape_(with_memory(tape)),
+      tape_(allocate_recording(tape)),
       digests_(ranges_of(memory, tape, tape.given.get())),
       done_(make_event()) {}
 
@@ -84,7 +98,7 @@ void StepRecorder::end(cudaStream_t compute) {
 bool StepRecorder::is_done(bool wait) const { return cuda::is_done(done_, wait); }
 
 StepReplay::StepReplay(const RankMemory& memory, StepTape& tape)
-    : memory_(memory), tape_(with_memory_of_replay(tape)), digests_(ranges_of(memory, tape, tape.given_again.get())) {}
+    : memory_(memory), tape_(allocate_replay(tape)), digests_(ranges_of(memory, tape, tape.given_again.get())) {}
 
 /// Copies between two devices are direct where they can access each other's memory; elsewhere the driver copies through
 /// the host.

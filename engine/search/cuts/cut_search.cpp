@@ -1,9 +1,14 @@
 // Searches for the cuts of all layers with the least sum of kernels and redistributions. This is an assignment problem
 // (engine/solver):
 //
-//   variable   a set of layers with equal cuts (the same layer of all blocks), or of units that finish them (units.h)
-//   value      a candidate: one assignment of mesh axes to the factors of such a layer
+//   variable   a set of units with equal cuts: the same unit of all repeated blocks
+//   value      a candidate: one assignment of mesh axes to the factors of the layer to which these units belong
 //   cost       a table per unit for its kernels and memory, and a table per tensor for its redistributions
+//
+// A unit (engine/plan/axes/units.h) is a layer, or a part of one, whose nodes have the same cuts. If a layer has nodes
+// that follow its contraction and need the complete result, such as the bias of a dense layer, these nodes "finish" the
+// layer and are a second unit (Unit::finishes). If the contraction is cut, each rank has only a partial sum, and after
+// the sum over ranks the finishing unit can have other cuts than the rest of the layer.
 //
 // A setting is a choice of values for some variables.
 #include "engine/search/cuts/cut_search.h"
@@ -35,6 +40,7 @@ constexpr size_t kMostSettings = 512;
 /// least_cuts looks at no more than this many assignments for each of the cuts that it should find.
 constexpr size_t kMostAlike = 10;
 
+/// True if a node of the layer is a product of matrices or a convolution, or consists mostly of such products.
 bool has_products(const Graph& graph, LayerId layer) {
   return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
     const KernelDef& kernel = get_op(node.op).kernel;
@@ -48,8 +54,12 @@ double once_per_step_part(const Machine& machine) { return machine.overlaps ? 0.
 
 class CutSearch {
  public:
-  /// Creates one variable for each set of layers that share their cuts (the same layer of all blocks), with its
-  /// candidates.
+  /// Creates the variables, each with its candidates: all that `split` and `effort` allow, with these exceptions:
+  ///  - A layer with a strategy (`strategies`, by layer) has only the candidates that cut each factor in the strategy's
+  ///    ways. The unit that finishes the layer is not restricted.
+  ///  - With CutAim::tensor_parallel, all other units of layers with products have only the candidates in which the
+  ///    last run of axes of `split` cuts a factor other than the batch, unless there are none. For this aim, CutChoices
+  ///    passes a split whose last run consists of axes within a host, because tensor parallelism needs fast links.
   CutSearch(CutSpace& space, const AxisSplit& split, Effort effort,
             const std::vector<std::optional<LayerStrategy>>& strategies, CutAim aim)
       : network_(space.network),
@@ -59,7 +69,7 @@ class CutSearch {
         traffic_(space.traffic) {
     const CutNetwork& network = network_;
     const Mesh& mesh = mesh_;
-    std::map<std::pair<std::string, bool>, int> known;
+    std::map<std::pair<std::string, bool>, int> known;  // variables, by pattern of the layer and Unit::finishes
     for (const Unit& unit : network.units.all) {
       const size_t l = static_cast<size_t>(unit.layer);
       const auto [variable, fresh] =
@@ -112,14 +122,14 @@ class CutSearch {
     return all;
   }
 
-  /// The layers of this pattern can only be cut in this way.
+  /// All layers of the same pattern as this one can then only be cut in this way. The units that finish them stay free.
   void fix(LayerId layer, FactorAxes axes) {
     const int unit = network_.units.of_layer[static_cast<size_t>(layer)];
     candidates_[static_cast<size_t>(variable_of(unit))] = {std::move(axes)};
   }
 
-  /// Adds given cuts to the candidates, so that they can be compared with others. They need not belong to the search
-  /// space.
+  /// Adds these cuts, one per unit, to the candidates, so that they can be compared with others. They need not belong
+  /// to the search space.
   void include(const std::vector<FactorAxes>& of_unit) {
     for (int u = 0; u < static_cast<int>(num_units()); ++u)
       add_once(candidates_[static_cast<size_t>(variable_of(u))], of_unit[static_cast<size_t>(u)]);
@@ -181,7 +191,7 @@ class CutSearch {
     return found;
   }
 
-  /// Returns the units of reported_units() that have no strategy and do not belong to the loss.
+  /// Returns the units of reported_units() whose layers have no strategy and are not the loss.
   std::vector<int> units_free() const {
     std::vector<int> units = reported_units();
     std::erase_if(units, [&](int unit) {
@@ -408,7 +418,7 @@ class CutSearch {
     return sums;
   }
 
-  /// One of each variable that belongs to a layer as a whole.
+  /// Returns one unit of each variable, without the units that only finish a layer: users see cuts of layers.
   std::vector<int> reported_units() const {
     std::set<int> reported;
     std::vector<int> units;
@@ -508,8 +518,8 @@ FoundCuts with_other(const CutNetwork& network, FoundCuts found, const CutAltern
 
 namespace {
 
-/// Returns cuts in which each layer has the axes that `axes_of(layer, facts)` returns. Only the cuts of nodes that
-/// finish a layer (units.h) are still chosen.
+/// Returns cuts in which each layer has the axes that `axes_of(layer, facts)` returns. Only the cuts of the units that
+/// finish a layer are still chosen.
 template <class AxesOf>
 FoundCuts given_cuts(CutSpace& space, AxesOf axes_of) {
   const AxisSplit split = axis_splits(space.mesh, Effort::low)[0];

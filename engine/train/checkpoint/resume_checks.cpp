@@ -144,8 +144,8 @@ void require_same_base(const PlannedJob& job, const Manifest& manifest, const st
   });
   if (of_base != job.graph.tensors.end())
     throw EnvError(
-        fmt::format("{} contains the frozen {}, but the job takes it from weights.from, and its checkpoints "
-                    "leave it out: remove `weights` from the job to resume from this checkpoint",
+        fmt::format("{} contains the frozen parameter {}, but this job loads that parameter from weights.from and "
+                    "omits it from its checkpoints; to resume from this checkpoint, remove `weights` from the job",
                     checkpoint, of_base->name));
 }
 

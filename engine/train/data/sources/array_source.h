@@ -13,10 +13,10 @@ namespace trainctl {
 
 /// Evenly spaced samples of one field, in a file or in memory.
 struct ArrayPiece {
-  size_t file = 0;                                    ///< in OpenFiles: the file that has, or had, the samples
-  std::shared_ptr<const std::vector<uint8_t>> bytes;  ///< not null: the samples are in memory
-  int64_t at = 0;                                     ///< place of the first sample
-  int64_t stride = 0;                                 ///< distance from one sample to the next
+  size_t file = 0;                                    ///< index in OpenFiles of the file that the samples come from
+  std::shared_ptr<const std::vector<uint8_t>> bytes;  ///< if not null, the samples are here instead of in the file
+  int64_t at = 0;                                     ///< byte offset of the first sample, in the file or in `bytes`
+  int64_t stride = 0;                                 ///< bytes from the start of one sample to the start of the next
   int64_t samples = 0;
 };
 

@@ -17,9 +17,9 @@ namespace trainctl {
 
 inline constexpr uint64_t kNoHdf5Address = ~uint64_t{0};
 
-/// EnvError that begins with the path of the file.
+/// Throws an EnvError that begins with the path of the file.
 [[noreturn]] inline void fail_hdf5(const std::string& path, const std::string& what) {
-  throw EnvError(path + ": is a damaged HDF5 file: " + what);
+  throw EnvError(path + " is a damaged HDF5 file: " + what);
 }
 
 /// A part of the file, read from its beginning to its end. It fails where it is too short.
