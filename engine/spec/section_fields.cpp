@@ -18,14 +18,15 @@ const Section& weights_section() {
       "See weights.md.",
       {
           field<&W::from>("from",
-                          "A model folder in Hugging Face format, a safetensors file, or an index of several; relative "
-                          "to the job file. Each rank reads only its part.")
+                          "Path, relative to the job file, of a model folder in Hugging Face format, a safetensors "
+                          "file, or the index of several safetensors files. Each rank reads only its part.")
               .required(),
           field<&W::map>("map",
-                         "Name map of the tensors: auto (chosen by model_type in the config.json next to the weights), "
-                         "a map of `trainctl checkpoint maps`, or a YAML file."),
-          field<&W::partial>("partial",
-                             "Load the tensors that fit, and initialize the others, such as those of a new head."),
+                         "Map of tensor names: auto (chosen by model_type in the config.json next to the weights), a "
+                         "map listed by `trainctl checkpoint maps`, or a YAML file."),
+          field<&W::partial>(
+              "partial",
+              "Load the tensors that fit the network and initialize all others, such as the weights of a new head."),
       }};
   return section;
 }
@@ -58,23 +59,25 @@ const Section& fp8_section() {
   using F = Fp8Spec;
   static const Section section{
       "fp8",
-      "Which layers compute their matrix products from 8-bit factors, and how these are scaled. All others use bf16.",
+      "Which layers use 8-bit operands in their matrix products, and how the operands are scaled. All other layers use "
+      "bf16.",
       {
-          field<&F::recipe>("recipe",
-                            "Scales of the factors. block: one per 128 elements of a row or column, and per 128 x 128 "
-                            "elements of a weight, as in DeepSeek-V3; all factors are E4M3. tensor: one per tensor, "
-                            "from its largest magnitude (current scaling); gradients are E5M2. delayed: one per "
-                            "tensor, from its largest magnitudes in earlier steps; gradients are E5M2."),
+          field<&F::recipe>(
+              "recipe",
+              "Scaling recipe of the operands. block: one scale per 128 elements of a row or column, and per 128 x 128 "
+              "elements of a weight, as in DeepSeek-V3; all operands are E4M3. tensor: one scale per tensor, computed "
+              "from its largest magnitude (current scaling); gradients are E5M2. delayed: one scale per tensor, "
+              "computed from its largest magnitudes in earlier steps; gradients are E5M2."),
           field<&F::amax_history_len>("amax_history_len",
-                                      "For recipe: delayed: the number of steps whose largest magnitudes are kept.")
+                                      "With recipe: delayed, the number of steps whose largest magnitudes are kept.")
               .at_least(1),
           field<&F::amax_compute_algo>("amax_compute_algo",
-                                       "For recipe: delayed: the scale is that of the largest of these magnitudes, or "
-                                       "of the most recent one."),
-          field<&F::margin>("margin", "For recipe: delayed: the scale is divided by 2^margin.").at_least(0),
+                                       "With recipe: delayed, whether the scale is computed from the largest of the "
+                                       "kept magnitudes or from the most recent one."),
+          field<&F::margin>("margin", "With recipe: delayed, the scale is divided by 2^margin.").at_least(0),
           list_field<&F::layers>("layers", FieldKind::any_names,
-                                 "Layers with a weight, by name or glob; all if omitted. A glob does not select the "
-                                 "head, which is the layer that the loss reads; give its full name to include it."),
+                                 "Layers with a weight, by name or glob; if omitted, all. Globs do not select the "
+                                 "head, which is the layer that the loss reads. Give its full name to include it."),
           field<&F::min_weight>("min_weight",
                                 "Minimum number of elements of a weight; layers with a smaller weight "
                                 "use bf16.")
@@ -86,8 +89,7 @@ const Section& fp8_section() {
 /// The field fp8, which only a job with precision: fp8 may have.
 Field fp8_field() {
   Field f = make_field("fp8", FieldKind::section,
-                       "For precision: fp8: which matrix products use 8-bit factors, and the "
-                       "recipe of their scales.")
+                       "With precision: fp8, which matrix products use 8-bit operands and how the operands are scaled.")
                 .of(JobKind::network);
   f.section = &fp8_section();
   f.object = [](void* enclosing, bool) -> void* {
@@ -101,21 +103,23 @@ const Section& fp16_section() {
   using F = Fp16Spec;
   static const Section section{
       "fp16",
-      "The scale of the loss. Gradients are those of the loss times the scale, so that small ones are not rounded to "
-      "0; "
-      "updates divide by it. A step whose gradients are not finite changes nothing, and the scale falls; after a "
-      "number "
-      "of other steps it grows. The rules are those of torch.amp.GradScaler.",
+      "Dynamic loss scaling, as in torch.amp.GradScaler. The loss is multiplied by a scale so that small gradients are "
+      "not rounded to 0, and updates divide the gradients by the scale. A step with non-finite gradients changes "
+      "nothing, and the scale is reduced. After a number of consecutive steps with finite gradients, the scale grows.",
       {
-          field<&F::initial_scale>("initial_scale", "The loss scale of the first step.").above(0),
+          field<&F::initial_scale>("initial_scale", "Loss scale of the first step.").above(0),
           field<&F::growth_interval>("growth_interval",
-                                     "Consecutive steps with finite gradients after which the scale grows.")
+                                     "Number of consecutive steps with finite gradients after which the scale grows.")
               .at_least(1),
-          field<&F::growth_factor>("growth_factor", "Factor by which it grows; 1: never.").at_least(1),
-          field<&F::backoff_factor>("backoff_factor", "Factor by which it falls.").above(0).below(1),
+          field<&F::growth_factor>("growth_factor", "Factor by which the scale grows. 1: the scale never grows.")
+              .at_least(1),
+          field<&F::backoff_factor>("backoff_factor",
+                                    "Factor by which the scale is multiplied after a step with non-finite gradients.")
+              .above(0)
+              .below(1),
           field<&F::min_scale>("min_scale",
-                               "Lower bound of the scale. With train.on_nan: stop, a step whose gradients are not "
-                               "finite at this scale ends the run.")
+                               "Lower bound of the scale. With train.on_nan: stop, a step with non-finite gradients at "
+                               "this scale ends the run.")
               .at_least(0),
       }};
   return section;
@@ -123,7 +127,7 @@ const Section& fp16_section() {
 
 /// The field fp16, which only a job with precision: fp16 may have.
 Field fp16_field() {
-  Field f = make_field("fp16", FieldKind::section, "For precision: fp16: dynamic loss scaling.").of(JobKind::network);
+  Field f = make_field("fp16", FieldKind::section, "Dynamic loss scaling for precision: fp16.").of(JobKind::network);
   f.section = &fp16_section();
   f.object = [](void* enclosing, bool) -> void* {
     auto& fp16 = static_cast<JobSpec*>(enclosing)->fp16;
@@ -136,11 +140,11 @@ Field fp16_field() {
 Field precision_field() {
   Field f = field<&JobSpec::precision>(
                 "precision",
-                "fp32; tf32: GPUs may round the operands of matrix products to tf32. bf16 (mixed precision): weights "
-                "and activations in bf16; sums, statistics, parameter gradients and optimizer state in fp32. fp16: the "
-                "same in half precision, with dynamic loss scaling (`fp16`). fp8: "
-                "like bf16, but the layers selected by `fp8` multiply 8-bit factors, whose scales follow a published "
-                "recipe (`fp8.recipe`).")
+                "Numeric precision of the job. fp32: single precision. tf32: like fp32, but GPUs may round the "
+                "operands of matrix products to tf32. bf16 (mixed precision): weights and activations are bf16; sums, "
+                "statistics, parameter gradients and optimizer state are fp32. fp16: like bf16, but in half precision "
+                "and with dynamic loss scaling (`fp16`). fp8: like bf16, but the layers selected by `fp8` multiply "
+                "8-bit operands, whose scales follow a published recipe (`fp8.recipe`).")
                 .of(JobKind::network);
   f.choices.emplace_back("fp8");
   f.set = [](void* object, const Value& value) {
@@ -166,12 +170,11 @@ const Section& print_section() {
       "print",
       "Layers whose output is printed.",
       {
-          make_field("tensors", FieldKind::names, "The layers.").required(),
-          field<&P::format>(
-              "format",
-              "text: each rank prints its local shard to its stdout. npy: the ranks write the full tensor of the "
-              "global batch to one file in the run's folder."),
-          field<&P::every>("every", "Steps between prints; the first step is always printed.").at_least(1),
+          make_field("tensors", FieldKind::names, "Layers whose output is printed.").required(),
+          field<&P::format>("format",
+                            "Output format. text: each rank prints its local shard to its standard output. npy: the "
+                            "ranks write the full tensor of the global batch to one file in the run's folder."),
+          field<&P::every>("every", "Number of steps between prints; the first step is always printed.").at_least(1),
       }};
   return section;
 }
@@ -201,25 +204,25 @@ const Section& job_section() {
                      "below.")
               .of(JobKind::network),
           field<&J::name>("name", "Name of the job in output and logs."),
-          field<&J::seed>("seed", "Seed of initial weights, dropout and shuffling; at most 2^63 - 1.").at_least(0),
+          field<&J::seed>("seed", "Random seed for initial weights, dropout and shuffling; at most 2^63 - 1.")
+              .at_least(0),
           precision_field(),
           field<&J::gradient_precision>("gradient_precision",
                                         "Type in which parameter gradients are stored, sent and summed. bf16 halves "
-                                        "the bytes; only with precision: bf16 or fp8.")
+                                        "their size and requires precision: bf16 or fp8.")
               .one_of({"fp32", "bf16"})
               .of(JobKind::network),
           make_field("command", FieldKind::words,
-                     "A program and its arguments, started once per rank in place of a network.")
+                     "Program and arguments that are started once per rank, in place of a network.")
               .of(JobKind::command),
           make_field("env", FieldKind::variables, "Variables added to each rank's environment."),
-          field<&J::working_dir>("working_dir",
-                                 "Working directory of the command, relative to the job file; the job file's folder "
-                                 "if omitted.")
+          field<&J::working_dir>(
+              "working_dir",
+              "Working directory of the command, relative to the job file. If omitted, the job file's folder.")
               .of(JobKind::command),
-          list_field<&J::plugins>(
-              "plugins", FieldKind::paths,
-              "Shared libraries with layer types of their own, relative to the job file; a path may "
-              "end in #sha256=DIGITS of the contents. See plugins.md.")
+          list_field<&J::plugins>("plugins", FieldKind::paths,
+                                  "Paths, relative to the job file, of shared libraries that define additional layer "
+                                  "types. A path may end in #sha256=DIGITS, the digest of the file. See plugins.md.")
               .of(JobKind::network),
           weights_field(),
           subsection<&J::dataset>("dataset", dataset_section(), "The training samples.")
@@ -227,31 +230,35 @@ const Section& job_section() {
               .of(JobKind::network),
           make_field("modules", FieldKind::modules, "Reusable blocks of layers that the network inserts by name.")
               .of(JobKind::network),
-          make_field("network", FieldKind::layers, "The layers, in order.").required().of(JobKind::network),
+          make_field("network", FieldKind::layers, "The layers of the network, in order.")
+              .required()
+              .of(JobKind::network),
           fp8_field(),
           fp16_field(),
-          subsection<&J::adapters>("adapters", adapters_section(), "Small trained layers added to frozen ones.")
+          subsection<&J::adapters>("adapters", adapters_section(),
+                                   "Small trainable layers that are added to frozen layers.")
               .of(JobKind::network),
           loss_field(),
-          make_field("auxiliary_losses", FieldKind::losses,
-                     "Losses of other outputs or of other labels. The sum of all losses is minimized and reported.")
+          make_field(
+              "auxiliary_losses", FieldKind::losses,
+              "Additional losses on other outputs or other labels. The sum of all losses is minimized and reported.")
               .of(JobKind::network),
           make_field("metrics", FieldKind::metrics,
-                     "Metrics that are computed from each step's predictions and reported with the loss.")
+                     "Metrics that are computed from the predictions of each step and reported with the loss.")
               .of(JobKind::network),
           validation_field(),
-          subsection<&J::optimizer>("optimizer", optimizer_section(), "The update rule: a name or a mapping.")
+          subsection<&J::optimizer>("optimizer", optimizer_section(), "The optimizer: a name or a mapping.")
               .of(JobKind::network)
               .shorthand("type"),
-          subsection<&J::train>("train", train_section(), "Length of the training, checkpoints and early stopping.")
+          subsection<&J::train>("train", train_section(), "Training length, checkpoints, and early stopping.")
               .of(JobKind::network),
           subsection<&J::parallel>("parallel", parallel_section(), "How the network is distributed over ranks.")
               .of(JobKind::network),
           subsection<&J::launch>("launch", launch_section(), "Where the ranks run."),
           print_field(),
           make_field("track", FieldKind::trackers,
-                     "Trackers that get the losses, metrics and validations of a run while it trains: tensorboard, "
-                     "mlflow, wandb or a command.")
+                     "Experiment trackers that receive the losses, metrics and validation results of a run during "
+                     "training: tensorboard, mlflow, wandb or a command.")
               .of(JobKind::network),
       }};
   return section;

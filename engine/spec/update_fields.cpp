@@ -71,88 +71,107 @@ std::string meanings(const std::vector<EntryType>& types) {
 const std::vector<Field>& schedule_fields() {
   using S = ScheduleSpec;
   static const std::vector<Field> fields{
-      field<&S::type>("type",
-                      "constant; step: multiplied by gamma every step_size steps; cosine: decays from "
-                      "base to min; linear and polynomial: the same along a line or a power of the remaining "
-                      "steps; exponential: multiplied by gamma over decay_steps steps, continuously; multi_step: "
-                      "multiplied by gamma at each milestone; cosine_restarts: cosine that starts again after each "
-                      "period; inverse_sqrt: falls with the square root of the step; wsd: base, then a decay to "
-                      "min over the last decay_steps steps; one_cycle: up to base and down again, like OneCycleLR in "
-                      "PyTorch; piecewise: linear between given rates; plateau: multiplied by factor when validations "
-                      "stop improving, like ReduceLROnPlateau in PyTorch; segments: several schedules one after the "
-                      "other, like SequentialLR in PyTorch.")
+      field<&S::type>(
+          "type",
+          "Type of schedule. constant: stays at base; step: multiplied by gamma every step_size steps; cosine: cosine "
+          "decay from base to min; linear: linear decay from base to min; polynomial: decay from base to min with a "
+          "power of the remaining steps; exponential: multiplied by gamma over decay_steps steps, continuously; "
+          "multi_step: multiplied by gamma at each milestone; cosine_restarts: cosine decay that restarts after each "
+          "period; inverse_sqrt: decays with the inverse square root of the step; wsd: stays at base, then decays to "
+          "min over the last decay_steps steps; one_cycle: rises to base and falls again, like OneCycleLR in PyTorch; "
+          "piecewise: linear interpolation between given rates; plateau: multiplied by factor when validations stop "
+          "improving, like ReduceLROnPlateau in PyTorch; segments: several schedules in sequence, like SequentialLR in "
+          "PyTorch.")
           .one_of({"constant", "step", "cosine", "linear", "polynomial", "exponential", "multi_step", "cosine_restarts",
                    "inverse_sqrt", "wsd", "one_cycle", "piecewise", "plateau", "segments"}),
       field<&S::base>("base",
-                      "The learning rate after warm-up; one_cycle: its maximum; segments: the base of segments "
-                      "that have none.")
+                      "Learning rate after warm-up. With one_cycle, the maximum learning rate; with segments, the base "
+                      "of segments that have none.")
           .above(0),
-      field<&S::warmup_steps>("warmup_steps", "Steps over which the rate rises linearly from 0 to base.")
+      field<&S::warmup_steps>("warmup_steps",
+                              "Number of warm-up steps, over which the learning rate rises linearly from 0 to base.")
           .at_least(0)
           .for_type({"constant", "step", "cosine", "linear", "polynomial", "exponential", "multi_step",
                      "cosine_restarts", "inverse_sqrt", "wsd", "plateau"}),
-      field<&S::total_steps>("total_steps", "Steps until the rate reaches its final value; 0: all steps of the run.")
+      field<&S::total_steps>(
+          "total_steps", "Number of steps until the learning rate reaches its final value. 0: all steps of the run.")
           .for_type({"cosine", "linear", "polynomial", "wsd", "one_cycle"})
           .at_least(0),
-      field<&S::min>("min", "Final learning rate; plateau: the lowest one.")
+      field<&S::min>("min", "Final learning rate. With plateau, the lower bound of the learning rate.")
           .for_type({"cosine", "linear", "polynomial", "cosine_restarts", "wsd", "plateau"})
           .at_least(0),
-      field<&S::step_size>("step_size", "Steps between decays.").for_type({"step"}).required().at_least(1),
-      field<&S::gamma>("gamma", "Factor applied at each decay.")
+      field<&S::step_size>("step_size", "Number of steps between decays.").for_type({"step"}).required().at_least(1),
+      field<&S::gamma>("gamma", "Factor by which the learning rate is multiplied at each decay.")
           .for_type({"step", "exponential", "multi_step"})
           .above(0),
-      field<&S::milestones>("milestones", "Steps at which the rate is multiplied by gamma, ascending.")
+      field<&S::milestones>("milestones",
+                            "Steps at which the learning rate is multiplied by gamma, in ascending order.")
           .for_type({"multi_step"})
           .required()
           .at_least(1),
-      field<&S::power>("power", "Power of the remaining steps.").for_type({"polynomial"}).above(0),
-      field<&S::decay_steps>("decay_steps", "Steps over which the rate falls: by gamma, or to min.")
+      field<&S::power>("power", "Exponent of the decay: the power to which the fraction of remaining steps is raised.")
+          .for_type({"polynomial"})
+          .above(0),
+      field<&S::decay_steps>(
+          "decay_steps",
+          "Number of steps over which the learning rate decays by a factor of gamma (exponential) or to min (wsd).")
           .for_type({"exponential", "wsd"})
           .required()
           .at_least(1),
       field<&S::decay_shape>("decay_shape", "Shape of the decay.")
           .one_of({"linear", "cosine", "sqrt"})
           .for_type({"wsd"}),
-      field<&S::restart_steps>("restart_steps", "Steps of the first period.")
+      field<&S::restart_steps>("restart_steps", "Length of the first period, in steps.")
           .for_type({"cosine_restarts"})
           .required()
           .at_least(1),
-      field<&S::restart_factor>("restart_factor", "Each period is this many times as long as the one before.")
+      field<&S::restart_factor>("restart_factor",
+                                "Factor by which the length of the period is multiplied after each restart.")
           .for_type({"cosine_restarts"})
           .at_least(1),
-      field<&S::pct_start>("pct_start", "Fraction of the steps in which the rate rises.")
+      field<&S::pct_start>("pct_start", "Fraction of the steps during which the learning rate rises.")
           .for_type({"one_cycle"})
           .above(0)
           .below(1),
-      field<&S::div_factor>("div_factor", "base divided by the first rate.").for_type({"one_cycle"}).at_least(1),
-      field<&S::final_div_factor>("final_div_factor", "The first rate divided by the last one.")
+      field<&S::div_factor>("div_factor", "Ratio of base to the initial learning rate.")
+          .for_type({"one_cycle"})
+          .at_least(1),
+      field<&S::final_div_factor>("final_div_factor", "Ratio of the initial learning rate to the final one.")
           .for_type({"one_cycle"})
           .at_least(1),
       field<&S::timescale>("timescale",
-                           "Steps after the warm-up until the rate has fallen to base divided by the square root "
-                           "of 2; 0: warmup_steps.")
+                           "Number of steps after warm-up until the learning rate has decayed to base divided by the "
+                           "square root of 2. 0 (default): warmup_steps.")
           .for_type({"inverse_sqrt"})
           .at_least(0),
-      field<&S::points>("points", "Steps at which `rates` are reached, ascending.")
+      field<&S::points>("points", "Steps at which `rates` are reached, in ascending order.")
           .for_type({"piecewise"})
           .required()
           .at_least(0),
-      field<&S::rates>("rates", "Rates at `points`; linear in between, constant before and after.")
+      field<&S::rates>("rates",
+                       "Learning rates at `points`. The learning rate is interpolated linearly between them, and is "
+                       "constant before the first and after the last.")
           .for_type({"piecewise"})
           .required()
           .at_least(0),
-      field<&S::metric>("metric", "loss, or a metric that validation reports.").for_type({"plateau"}),
-      field<&S::factor>("factor", "Factor of each reduction.").for_type({"plateau"}).above(0).below(1),
-      field<&S::patience>("patience", "Validations without an improvement before the rate falls.")
+      field<&S::metric>("metric", "Metric to monitor: loss, or a metric that validation reports.")
+          .for_type({"plateau"}),
+      field<&S::factor>("factor", "Factor by which the learning rate is multiplied at each reduction.")
+          .for_type({"plateau"})
+          .above(0)
+          .below(1),
+      field<&S::patience>("patience",
+                          "Number of validations without an improvement before the learning rate is reduced.")
           .for_type({"plateau"})
           .at_least(0),
       field<&S::threshold>("threshold", "Smallest change that counts as an improvement.")
           .for_type({"plateau"})
           .at_least(0),
-      field<&S::threshold_mode>("threshold_mode", "rel: the threshold is relative to the best value; abs: absolute.")
+      field<&S::threshold_mode>("threshold_mode",
+                                "Whether the threshold is relative to the best value (rel) or absolute (abs).")
           .one_of({"rel", "abs"})
           .for_type({"plateau"}),
-      field<&S::cooldown>("cooldown", "Validations after a reduction that do not count.")
+      field<&S::cooldown>("cooldown", "Number of validations after a reduction that do not count towards patience.")
           .for_type({"plateau"})
           .at_least(0),
   };
@@ -165,9 +184,9 @@ const Section& learning_rate_section() {
       schedule_fields() +
           std::vector<Field>{
               make_field("segments", FieldKind::segments,
-                         "Schedules one after the other. Each has `steps`, its length, and the fields of a schedule, "
-                         "whose steps count from the start of the segment; the last one may omit `steps` and lasts "
-                         "to the end of the run.")
+                         "Schedules that run in sequence. Each segment has a length, `steps`, and the fields of a "
+                         "schedule, in which steps are counted from the start of the segment. The last segment may "
+                         "omit `steps` and then lasts until the end of the run.")
                   .for_type({"segments"})
                   .required(),
           }};
@@ -183,14 +202,15 @@ using L = LossSpec;
 std::vector<Field> loss_fields(std::string type_doc) {
   return std::vector<Field>{
              field<&L::type>("type", std::move(type_doc)).one_of(names_of(loss_types())).required(),
-             field<&L::input>("input", "The layer whose output is the prediction; the last layer if omitted."),
-             list_field<&L::inputs>("inputs", FieldKind::any_names,
-                                    "In place of input, for a loss that compares several outputs: their layers."),
+             field<&L::input>("input", "Layer whose output is the prediction. If omitted, the last layer."),
+             list_field<&L::inputs>(
+                 "inputs", FieldKind::any_names,
+                 "Layers whose outputs are compared, in place of input, for losses that compare several outputs."),
              field<&L::reduction>("reduction",
-                                  "mean, or sum over all terms of the global batch. Validation always reports the "
-                                  "mean.")
+                                  "Whether the loss is the mean or the sum of all terms of the global batch. "
+                                  "Validation always reports the mean.")
                  .one_of({"mean", "sum"}),
-             field<&L::weight>("weight", "Factor of this loss in the sum of all losses.").above(0),
+             field<&L::weight>("weight", "Weight of this loss in the sum of all losses.").above(0),
          } +
          fields_of(loss_types(), [](void* loss) -> Attrs& { return static_cast<L*>(loss)->attrs; });
 }
@@ -199,13 +219,14 @@ std::vector<Field> loss_fields(std::string type_doc) {
 
 const Section& segment_section() {
   static const Section section = [] {
-    Section one{"a segment", "One of the schedules that follow one another.", schedule_fields()};
+    Section one{"a segment", "One schedule in a sequence of schedules.", schedule_fields()};
     one.fields.front().choices.pop_back();  // segments
     one.fields.front().choices.pop_back();  // plateau
     std::erase_if(one.fields, [](const Field& f) { return f.only == std::vector<std::string>{"plateau"}; });
-    one.fields.push_back(field<&ScheduleSpec::steps>("steps", "Steps of the segment; 0: to the end of the run.")
-                             .at_least(0)
-                             .at_most(kMaxSteps));
+    one.fields.push_back(
+        field<&ScheduleSpec::steps>("steps", "Length of the segment, in steps. 0: until the end of the run.")
+            .at_least(0)
+            .at_most(kMaxSteps));
     return one;
   }();
   return section;
@@ -221,15 +242,15 @@ const Section& loss_section() {
 }
 
 const Section& auxiliary_loss_section() {
-  static const Section section{
-      "auxiliary_losses", "A loss of another output or another label, which is added to the loss.",
-      loss_fields("Same as for `loss`.") +
-          std::vector<Field>{
-              field<&L::name>(
-                  "name",
-                  "Name under which the loss is reported, without its weight, as loss.NAME; its type if omitted."),
-              field<&L::label>("label", "The sample field that contains its labels."),
-          }};
+  static const Section section{"auxiliary_losses",
+                               "An additional loss on another output or another label, which is added to the loss.",
+                               loss_fields("Same as for `loss`.") +
+                                   std::vector<Field>{
+                                       field<&L::name>("name",
+                                                       "Name of the loss, which is reported without its weight as "
+                                                       "loss.NAME. If omitted, the type of the loss."),
+                                       field<&L::label>("label", "Sample field that contains the labels of this loss."),
+                                   }};
   return section;
 }
 
@@ -237,16 +258,21 @@ const Section& average_section() {
   using A = AverageSpec;
   static const Section section{
       "optimizer.average",
-      "An average of the weights over the steps. Validations, evaluations, generated texts and exports use it in place "
-      "of the weights.",
+      "Average of the weights over the steps, which validation, evaluation, text generation and export use in place of "
+      "the weights.",
       {
           field<&A::type>("type",
-                          "ema: exponential moving average, decay * average + (1 - decay) * weights; swa: the mean of "
-                          "the weights (stochastic weight averaging).")
+                          "Type of average. ema: exponential moving average, decay * average + (1 - decay) * weights; "
+                          "swa: mean of the weights (stochastic weight averaging).")
               .one_of({"ema", "swa"}),
-          field<&A::decay>("decay", "Weight of the previous average.").for_type({"ema"}).at_least(0).below(1),
-          field<&A::warmup>("warmup", "The decay of the n-th average is at most (1 + n) / (10 + n).").for_type({"ema"}),
-          field<&A::start>("start", "Steps before the average begins; until then it is a copy of the weights.")
+          field<&A::decay>("decay", "Decay rate: the weight of the previous average in each update.")
+              .for_type({"ema"})
+              .at_least(0)
+              .below(1),
+          field<&A::warmup>("warmup", "Limit the decay of the n-th average to at most (1 + n) / (10 + n).")
+              .for_type({"ema"}),
+          field<&A::start>("start",
+                           "Number of steps before averaging begins; until then, the average is a copy of the weights.")
               .at_least(0),
           field<&A::every>("every", "Number of steps between updates of the average.").at_least(1),
       }};
@@ -270,7 +296,7 @@ Field average_field() {
 const Section& optimizer_section() {
   using O = OptimizerSpec;
   static const Section section{
-      "optimizer", "The update rule, as defined in PyTorch.",
+      "optimizer", "The optimizer, whose update rule is defined as in PyTorch.",
       std::vector<Field>{
           field<&O::type>("type", in_words(names_of(optimizer_types()), " or ") + ".")
               .one_of(names_of(optimizer_types())),
@@ -287,15 +313,15 @@ const Section& optimizer_section() {
               field<&O::clip_parameter_norm>("clip_parameter_norm",
                                              "Maximum norm of the gradient of each parameter; 0: no clipping.")
                   .at_least(0),
-              field<&O::state_type>("state_type",
-                                    "Storage of the optimizer's states. fp32; bf16: rounded at random, in proportion "
-                                    "to the distance (stochastic rounding); int8: as 8-bit optimizers of "
-                                    "bitsandbytes, blocks of 256 elements with their largest magnitude, for "
-                                    "parameters of at least 4096 elements."),
+              field<&O::state_type>(
+                  "state_type",
+                  "Storage type of the optimizer state. fp32: single precision. bf16: bfloat16 with stochastic "
+                  "rounding. int8: blocks of 256 elements with their largest magnitude, as in the 8-bit optimizers of "
+                  "bitsandbytes, for parameters of at least 4096 elements."),
               average_field(),
               make_field("groups", FieldKind::groups,
-                         "Parameter groups with their own settings: fields of the optimizer and learning_rate_scale. "
-                         "A parameter belongs to the first group with a matching pattern."),
+                         "Parameter groups with their own settings, which are fields of the optimizer and "
+                         "learning_rate_scale. A parameter belongs to the first group with a matching pattern."),
           }};
   return section;
 }

@@ -98,7 +98,7 @@ TensorId emit_adaptive(LayerContext& layer, size_t dims, bool mean) {
 }
 
 Field size_field() {
-  return per_dim("size", "Sizes of the output's dims after the channels: one number, or one for each.")
+  return per_dim("size", "Output sizes of the dims after the channels: a single number, or one number per dim.")
       .required()
       .at_least(1)
       .at_most(kMaxSize);

@@ -41,8 +41,9 @@ extern const OpDef argmax_op = {
 extern const LayerDef argmax_layer = {
     .name = "argmax",
     .doc = "Index of the largest element along a dim, i32, for gather, one_hot and embedding. It has no gradient.",
-    .fields = {integer("dim", "The dim, other than the batch dim; -1 is the last.").defaults(int64_t{-1}),
-               flag("keep_dims", false, "Keep the dim with size 1.")},
+    .fields = {integer("dim", "Dim along which to find the largest element, other than the batch dim; -1 is the last.")
+                   .defaults(int64_t{-1}),
+               flag("keep_dims", false, "Keep the reduced dim with size 1.")},
     .emit =
         [](LayerContext& layer) {
           return layer.emit("argmax", {{"dim", layer.sample_dim(layer.attrs.integer("dim"))},

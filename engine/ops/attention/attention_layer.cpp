@@ -152,47 +152,53 @@ extern const LayerDef attention_layer = {
     .fields =
         {integer("heads", "Number of query heads.").required().at_least(1).at_most(kMaxSize),
          integer("kv_heads",
-                 "Number of key and value heads (grouped-query attention); must divide heads; default: "
-                 "heads.")
+                 "Number of key and value heads (grouped-query attention), which must divide heads. If omitted, the "
+                 "same as heads.")
              .at_least(1)
              .at_most(kMaxSize),
-         flag("causal", false, "Row i attends only to rows 0 to i."),
-         integer("window",
-                 "Sliding window: row i attends only to rows i - window + 1 to i; requires causal; 0: to all rows.")
+         flag("causal", false, "Causal attention: row i attends only to rows 0 to i."),
+         integer(
+             "window",
+             "Sliding-window attention: row i attends only to rows i - window + 1 to i; requires causal. 0: no window.")
              .defaults(int64_t{0})
              .at_least(0)
              .at_most(kMaxSize),
-         number("softcap", "A score x becomes softcap * tanh(x / softcap), before the mask (Gemma 2); 0: no softcap.")
+         number("softcap",
+                "Soft cap of the scores: a score x becomes softcap * tanh(x / softcap) before the mask is applied "
+                "(Gemma 2). 0: no soft cap.")
              .defaults(0.0)
              .at_least(0),
          flag("alibi", false,
-              "Adds -slope * |i - j| to the score of row i and key j, with the slopes of ALiBi: if the number of heads "
-              "n is a power of two, head h, counted from 1, has the slope 2^(-8h/n); for other numbers of heads, the "
-              "slopes are those of the paper, BLOOM and MPT."),
+              "Use ALiBi, which adds -slope * |i - j| to the score of row i and key j. If the number of heads n is a "
+              "power of two, head h, counted from 1, has the slope 2^(-8h/n). For other numbers of heads, the slopes "
+              "are the same as in the paper, BLOOM and MPT."),
          text("score_bias",
-              "A tensor that is added to the scores, after the softcap: an additive mask or a bias. input: the last "
-              "input, [rows, keys], [heads, rows, keys], [batch, rows, keys] or [batch, heads, rows, keys]; a dim of "
-              "size 1 is broadcast, and -inf hides a key. trained: the weight NAME.weight [heads, rows, keys], "
+              "Tensor that is added to the scores after the soft cap: an additive mask or a bias. input: the last "
+              "input, [rows, keys], [heads, rows, keys], [batch, rows, keys] or [batch, heads, rows, keys]; dims of "
+              "size 1 are broadcast, and -inf masks a key. trained: the weight NAME.weight [heads, rows, keys], "
               "initially 0.")
              .one_of({"none", "input", "trained"})
              .defaults(std::string("none")),
          number("dropout",
-                "Probability that a weight of a key is set to 0 in training; the others are divided by 1 - dropout.")
+                "Probability that an attention weight is set to 0 during training; the other weights are divided by 1 "
+                "- dropout.")
              .defaults(0.0)
              .at_least(0)
              .below(1),
          text("mask",
-              "Meaning of an additional input after q, k and v. keys: keys where it is 0 are left out; documents: i32, "
-              "the index of the first row of each row's document, and rows attend only to rows of their document.")
+              "Meaning of an additional input after q, k and v. keys: keys for which the input is 0 are masked. "
+              "documents: the input (i32) contains the index of the first row of each row's document, and rows attend "
+              "only to rows of their own document.")
              .one_of({"keys", "documents"})
              .defaults(std::string("keys")),
-         number("scale", "Factor of the scores; default: 1 / sqrt(features per head).").above(0),
+         number("scale", "Factor by which the scores are multiplied. If omitted, 1 / sqrt(features per head).")
+             .above(0),
          flag("sinks", false,
-              "Each query head has a trained number s, the weight NAME.sinks [heads], and e^s is added to the sum of "
-              "exponentials by which its weights are divided (gpt-oss). Its initial value is 0."),
+              "Attention sinks (gpt-oss): each query head has a trained number s, the weight NAME.sinks [heads], "
+              "initially 0, and e^s is added to the denominator of its softmax."),
          text("packing",
-              "Layout of a packed input. heads: for each kv head its query heads, k and v; can be cut by heads. qkv: "
-              "all heads of q, then k, then v, as in GPT-2.")
+              "Layout of a packed input. heads: for each kv head, its query heads, k and v; this layout can be sharded "
+              "by heads. qkv: all heads of q, then of k, then of v, as in GPT-2.")
              .one_of({"heads", "qkv"})
              .defaults(std::string("heads")),
          share_field(),

@@ -71,8 +71,8 @@ int64_t dim_of(const LayerContext& layer, std::string_view field) {
 
 Field group_field() {
   return int_lists("group",
-                   "Lists of ranks of the stage, with each rank in exactly one list; one group of all ranks "
-                   "if omitted.")
+                   "Groups of ranks of the stage, given as lists, with each rank in exactly one list. If omitted, all "
+                   "ranks are one group.")
       .at_least(0);
 }
 
@@ -106,7 +106,7 @@ extern const LayerDef all_to_all_layer = {
     .name = "all_to_all",
     .doc = "Splits one dim over the group and concatenates the received shards along another.",
     .fields = {integer("split_dim", "The dim to split.").required(),
-               integer("concat_dim", "The dim to concatenate along.").required(), group_field()},
+               integer("concat_dim", "The dim along which to concatenate.").required(), group_field()},
     .collective = true,
     .emit =
         [](LayerContext& layer) {

@@ -151,7 +151,7 @@ extern const LossDef cosine_embedding_loss = {
     .name = "cosine_embedding",
     .doc =
         "mean of 1 - c where the label is 1, and of max(0, c - margin) where it is -1; c is the cosine of two outputs",
-    .fields = {number("margin", "Cosine below which different embeddings have no loss.")
+    .fields = {number("margin", "Cosine similarity below which different embeddings have no loss.")
                    .defaults(0.0)
                    .at_least(-1)
                    .at_most(1)},
@@ -163,8 +163,10 @@ extern const LossDef cosine_embedding_loss = {
 extern const LossDef triplet_loss = {
     .name = "triplet",
     .doc = "mean of max(0, |a - p| - |a - n| + margin) of three outputs: anchor, positive, negative; it has no label",
-    .fields =
-        {number("margin", "How much farther than the positive the negative should be.").defaults(1.0).at_least(0)},
+    .fields = {number("margin",
+                      "Minimum amount by which the negative should be farther from the anchor than the positive.")
+                   .defaults(1.0)
+                   .at_least(0)},
     .op = &mean_value_op,
     .num_outputs = 3,
     .label_use = LabelUse::none,
@@ -176,7 +178,7 @@ extern const LossDef info_nce_loss = {
     .doc =
         "mean cross-entropy of cosines / temperature for two outputs [n, d], queries and keys: each query is compared "
         "with all keys of the micro-batch, over all ranks, and the key of its own row is its class; it has no label",
-    .fields = {number("temperature", "Divides the cosines.").defaults(0.07).above(0),
+    .fields = {number("temperature", "Temperature by which the cosines are divided.").defaults(0.07).above(0),
                flag("symmetric", true,
                     "Also compute the loss with queries and keys exchanged, and take the mean of both (CLIP).")},
     .op = &mean_value_op,

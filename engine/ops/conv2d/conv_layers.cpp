@@ -185,10 +185,9 @@ extern const LayerDef conv2d_layer = {
     .doc = "Convolution of images [n, c, h, w], with a weight of [channels, c / groups, kernel, kernel].",
     .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
                kernel_field(), stride_field("Distance between windows.").defaults(Ints{1}),
-               padding_field(
-                   "Zeros around the image: one number, [height, width] or [top, bottom, left, right]; same: as "
-                   "many as preserve the image size.",
-                   {"same"}),
+               padding_field("Padding around the image: one number, [height, width] or [top, bottom, left, right]; "
+                             "same: padding that preserves the image size.",
+                             {"same"}),
                padding_mode_field(),
                per_dim("dilation", "Distance between the pixels of a window.")
                    .defaults(Ints{1})
@@ -205,10 +204,9 @@ extern const LayerDef conv1d_layer = {
     .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
                integer("kernel", "Length of the window.").required().at_least(1).at_most(kMaxSize),
                integer("stride", "Distance between windows.").defaults(int64_t{1}).at_least(1).at_most(kMaxSize),
-               padding_field(
-                   "Zeros at both ends: one number, or [start, end], e.g. [2, 0] for a causal convolution; same: as "
-                   "many as preserve the length.",
-                   {"same"}),
+               padding_field("Padding at both ends: one number, or [start, end], e.g. [2, 0] for a causal convolution; "
+                             "same: padding that preserves the length.",
+                             {"same"}),
                padding_mode_field(),
                integer("dilation", "Distance between the elements of a window.")
                    .defaults(int64_t{1})

@@ -155,21 +155,22 @@ extern const LayerDef conv3d_layer = {
     .doc =
         "Convolution of volumes [n, c, depth, height, width], with a weight of [channels, c / groups * kernel, kernel, "
         "kernel]: PyTorch's weight with the first two dims of its windows merged.",
-    .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
-               of_three("kernel", "Size of the window").required().at_least(1).at_most(kMaxSize),
-               of_three("stride", "Distance between windows").defaults(Ints{1}).at_least(1).at_most(kMaxSize),
-               per_dim("padding",
-                       "Zeros on each side: one number, or [depth, height, width]; same: as many as preserve the size.",
-                       {"same"})
-                   .defaults(Ints{0})
-                   .at_least(0)
-                   .at_most(kMaxSize),
-               padding_mode_field(),
-               of_three("dilation", "Distance between the elements of a window")
-                   .defaults(Ints{1})
-                   .at_least(1)
-                   .at_most(kMaxSize),
-               groups_field(), flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
+    .fields =
+        {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
+         of_three("kernel", "Size of the window").required().at_least(1).at_most(kMaxSize),
+         of_three("stride", "Distance between windows").defaults(Ints{1}).at_least(1).at_most(kMaxSize),
+         per_dim("padding",
+                 "Padding on each side: one number, or [depth, height, width]; same: padding that preserves the size.",
+                 {"same"})
+             .defaults(Ints{0})
+             .at_least(0)
+             .at_most(kMaxSize),
+         padding_mode_field(),
+         of_three("dilation", "Distance between the elements of a window")
+             .defaults(Ints{1})
+             .at_least(1)
+             .at_most(kMaxSize),
+         groups_field(), flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
     .faults =
         [](const Attrs& attrs) {
           return faults_of_three(attrs, {"kernel", "stride", "padding", "dilation"});

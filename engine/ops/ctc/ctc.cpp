@@ -149,8 +149,8 @@ extern const LossDef ctc_loss = {
         "divided",
     .fields = {integer("blank", "Index of the blank class.").defaults(int64_t{0}).at_least(0).at_most(kMaxSize),
                flag("zero_infinity", false,
-                    "A row with more labels than its steps allow has loss 0 and no gradient. false: its loss is "
-                    "infinite.")},
+                    "Whether a row with more labels than its number of steps allows has a loss of 0 and no gradient. "
+                    "false: its loss is infinite.")},
     .op = &mean_value_op,
     .labels_are_classes = true,
     .label_use = LabelUse::sequence,

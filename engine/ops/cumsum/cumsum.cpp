@@ -47,8 +47,8 @@ extern const OpDef cumsum_op = {
 extern const LayerDef cumsum_layer = {
     .name = "cumsum",
     .doc = "Cumulative sum along a dim: each element is the sum of those up to it.",
-    .fields = {integer("dim", "The dim, other than the batch dim; -1 is the last.").required(),
-               flag("reverse", false, "Sum from each element to the last one instead.")},
+    .fields = {integer("dim", "Dim along which to sum, other than the batch dim; -1 is the last.").required(),
+               flag("reverse", false, "Sum from each element to the last element instead.")},
     .emit =
         [](LayerContext& layer) {
           return layer.emit("cumsum", {{"dim", layer.sample_dim(layer.attrs.integer("dim"))},

@@ -142,7 +142,7 @@ extern const LossDef dice_loss = {
                     "probabilities.")
                    .one_of({"softmax", "sigmoid", "none"})
                    .defaults(std::string("softmax")),
-               flag("background", true, "false: class 0 is ignored."),
+               flag("background", true, "Whether class 0 is included. false: class 0 is ignored."),
                flag("squared", false, "Use sums of squares in the denominator.")},
     .op = &mean_value_op,
     .labels_are_classes = true,

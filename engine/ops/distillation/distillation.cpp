@@ -132,15 +132,17 @@ extern const LossDef distillation_loss = {
         "of logits / temperature from that of a teacher, whose logits are the sample field teacher_logits: all "
         "classes, "
         "or those of the field teacher_ids",
-    .fields = {number("temperature", "Divides the logits of both, so that small probabilities count more.")
+    .fields = {number("temperature",
+                      "Temperature by which the logits of the network and the teacher are divided, so that small "
+                      "probabilities count more.")
                    .defaults(2.0)
                    .above(0),
-               number("alpha", "Weight of the divergence; 1 - alpha is that of the cross-entropy.")
+               number("alpha", "Weight of the KL divergence; the cross-entropy has the weight 1 - alpha.")
                    .defaults(0.5)
                    .at_least(0)
                    .at_most(1),
                integer("ignore_index",
-                       "Rows with this label are ignored: the mean is over all others, or 0 if there are none.")
+                       "Rows with this label are ignored. The mean is over all other rows, or 0 if there are none.")
                    .at_least(-2147483648.0)
                    .at_most(2147483647.0)},
     .op = &distillation_op,

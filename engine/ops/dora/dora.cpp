@@ -117,11 +117,13 @@ extern const LayerDef dora_layer = {
     .doc =
         "Trains the norms of the rows of an adapted weight (DoRA). Input: the sum of a dense layer's output and its "
         "adapter's.",
-    .fields = {text("layer", "The dense layer.").required(), text("a", "The adapter's first dense layer.").required(),
+    .fields = {text("layer", "The adapted dense layer.").required(),
+               text("a", "The adapter's first dense layer.").required(),
                text("b", "The adapter's second dense layer.").required(),
-               text("share", "The layer whose weight the dense layer shares, if it has none of its own."),
-               flag("bias", true, "The input contains the dense layer's bias, if it has one, which is not scaled."),
-               number("factor", "Factor of the adapter's product.").defaults(1.0)},
+               text("share", "The layer whose weight the dense layer shares, if it has no weight of its own."),
+               flag("bias", true,
+                    "Whether the input contains the dense layer's bias, if it has one. The bias is not scaled."),
+               number("factor", "Factor by which the adapter's product is multiplied.").defaults(1.0)},
     .emit = emit_dora,
 };
 

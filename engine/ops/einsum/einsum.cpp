@@ -243,8 +243,8 @@ extern const LayerDef einsum_layer = {
         "Einstein summation of its inputs, like torch.einsum, computed as matrix products. Letters stand for dims, "
         "including the batch dim.",
     .fields = {text("equation",
-                    "Letters of each input, and of the result: 'bij,bjk->bik'. Without an arrow the result has the "
-                    "letters that occur once, in the order of the alphabet.")
+                    "Letters of each input and of the result, e.g. 'bij,bjk->bik'. Without an arrow, the result has "
+                    "the letters that occur exactly once, in alphabetical order.")
                    .required()},
     .max_inputs = 8,
     .faults = einsum_faults,

@@ -100,26 +100,27 @@ extern const OpDef embedding_grad_op = {
 extern const LayerDef embedding_layer = {
     .name = "embedding",
     .doc = "Looks up rows of a trained table by integer ids.",
-    .fields = {integer("vocab", "Number of rows of the table.").required().at_least(1).at_most(kMaxSize),
-               units_field().required(), share_field(), init_field(),
-               integer(kCachedBatches,
-                       "For parallel.tables: number of additional batches for which a worker reuses a row before it "
-                       "pulls the row again.")
-                   .defaults(int64_t{0})
-                   .at_least(0)
-                   .at_most(kMostCachedBatches),
-               integer(kAdmitAfter,
-                       "For parallel.tables: number of updates of a row after which it is stored; until then it "
-                       "has its initial values.")
-                   .defaults(int64_t{1})
-                   .at_least(1)
-                   .at_most(kMostSightings),
-               integer(kExpireAfter,
-                       "For parallel.tables: number of consecutive updates of a server without this row after which "
-                       "the row is dropped and has its initial values again; 0: never.")
-                   .defaults(int64_t{0})
-                   .at_least(0)
-                   .at_most(kMaxSize)},
+    .fields =
+        {integer("vocab", "Vocabulary size: the number of rows of the table.").required().at_least(1).at_most(kMaxSize),
+         units_field().required(), share_field(), init_field(),
+         integer(kCachedBatches,
+                 "With parallel.tables, the number of additional batches for which a worker reuses a row before it "
+                 "pulls the row again.")
+             .defaults(int64_t{0})
+             .at_least(0)
+             .at_most(kMostCachedBatches),
+         integer(kAdmitAfter,
+                 "With parallel.tables, the number of updates of a row after which it is stored; until then, it has "
+                 "its initial values.")
+             .defaults(int64_t{1})
+             .at_least(1)
+             .at_most(kMostSightings),
+         integer(kExpireAfter,
+                 "With parallel.tables, the number of consecutive updates of a server that do not include a row after "
+                 "which the row is dropped and has its initial values again. 0: rows are never dropped.")
+             .defaults(int64_t{0})
+             .at_least(0)
+             .at_most(kMaxSize)},
     .emit =
         [](LayerContext& layer) {
           const Shape shape{layer.attrs.integer("vocab"), layer.attrs.integer("units")};

@@ -141,7 +141,7 @@ extern const LayerDef gather_layer = {
         "Selects elements of x along a dim by an index, like torch.gather. Inputs: x and an index i32, which has the "
         "dims "
         "of x with any size in that dim; without the dims after it, it selects whole rows.",
-    .fields = {integer("dim", "The dim of x, other than the batch dim; -1 is the last.").required()},
+    .fields = {integer("dim", "The indexed dim of x, other than the batch dim; -1 is the last.").required()},
     .min_inputs = 2,
     .max_inputs = 2,
     .emit =
@@ -156,8 +156,8 @@ extern const LayerDef scatter_add_layer = {
         "Sums elements of x by an index along a dim, like torch.scatter_add into zeros. Inputs: x and an index i32 "
         "with "
         "the dims of x; without the dims after `dim`, it sums whole rows.",
-    .fields = {integer("dim", "The dim of x, other than the batch dim; -1 is the last.").required(),
-               integer("size", "Size of that dim in the output: indices are 0 to size - 1.")
+    .fields = {integer("dim", "The indexed dim of x, other than the batch dim; -1 is the last.").required(),
+               integer("size", "Size of this dim in the output; indices range from 0 to size - 1.")
                    .required()
                    .at_least(1)
                    .at_most(kMaxSize)},

@@ -63,7 +63,7 @@ extern const OpDef gelu_grad_op = {
 extern const LayerDef gelu_layer = {
     .name = "gelu",
     .doc = "x times the cumulative normal distribution function.",
-    .fields = {text("approximate", "none: exact; tanh: the tanh approximation.")
+    .fields = {text("approximate", "Approximation to use. none: the exact function; tanh: the tanh approximation.")
                    .one_of({"none", "tanh"})
                    .defaults(std::string("none"))},
     .emit = [](LayerContext& layer) { return layer.emit("gelu", layer.attrs); },

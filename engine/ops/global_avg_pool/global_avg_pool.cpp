@@ -11,7 +11,7 @@ namespace trainctl {
 extern const LayerDef global_avg_pool_layer = {
     .name = "global_avg_pool",
     .doc = "Mean of each channel over all pixels: [n, c, h, w] to [n, c].",
-    .fields = {flag("keep_dims", false, "Return [n, c, 1, 1] instead.")},
+    .fields = {flag("keep_dims", false, "Keep height and width with size 1, so that the output is [n, c, 1, 1].")},
     .emit =
         [](LayerContext& layer) {
           const Shape& in = layer.shape();

@@ -162,19 +162,22 @@ extern const OpDef interpolate_grad_op = {
 extern const LayerDef interpolate_layer = {
     .name = "interpolate",
     .doc = "Resizes all dims after the channels of [n, c, ..], like torch.nn.functional.interpolate.",
-    .fields =
-        {per_dim("size", "Size of the output's dims after the channels: one number, or one for each.")
-             .at_least(1)
-             .at_most(kMaxSize),
-         numbers("scale", "Instead of size: the factor by which the dims grow, one number or one for each.").above(0),
-         text("mode",
-              "nearest: the nearest element; linear, bilinear and trilinear: a mix of neighboring elements, for inputs "
-              "with one, two and three dims after the channels; bicubic: a mix of four neighbors in each of two dims.")
-             .one_of({"nearest", "linear", "bilinear", "bicubic", "trilinear"})
-             .defaults(std::string("nearest")),
-         flag("align_corners", false,
-              "The first and last elements of a dim keep their values. false: elements are areas that fill the "
-              "dim.")},
+    .fields = {per_dim("size", "Output sizes of the dims after the channels: a single number, or one number per dim.")
+                   .at_least(1)
+                   .at_most(kMaxSize),
+               numbers("scale",
+                       "Factor by which the sizes of the dims after the channels are multiplied, in place of size: a "
+                       "single number, or one number per dim.")
+                   .above(0),
+               text("mode",
+                    "Interpolation method. nearest: the nearest element; linear, bilinear and trilinear: linear "
+                    "interpolation between neighboring elements, for inputs with one, two and three dims after the "
+                    "channels; bicubic: cubic interpolation between four neighbors in each of two dims.")
+                   .one_of({"nearest", "linear", "bilinear", "bicubic", "trilinear"})
+                   .defaults(std::string("nearest")),
+               flag("align_corners", false,
+                    "Whether the first and last elements of a dim keep their values. false: elements are treated as "
+                    "areas that fill the dim.")},
     .faults = interpolate_faults,
     .emit = emit_interpolate,
 };

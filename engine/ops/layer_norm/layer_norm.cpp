@@ -202,15 +202,14 @@ extern const OpDef layer_norm_param_grad_op = {
 extern const LayerDef layer_norm_layer = {
     .name = "layer_norm",
     .doc = "Normalizes over the last dim, or over several of the last dims.",
-    .fields =
-        {eps_field(),
-         integer(
-             "dims",
-             "Number of last dims over which to normalize; the scale and the shift have one dim with as many elements.")
-             .defaults(int64_t{1})
-             .at_least(1)
-             .at_most(kMaxDims),
-         affine_field(), scale_init_field(), shift_init_field()},
+    .fields = {eps_field(),
+               integer("dims",
+                       "Number of trailing dims over which to normalize. The scale and the shift have a single dim "
+                       "with the same number of elements.")
+                   .defaults(int64_t{1})
+                   .at_least(1)
+                   .at_most(kMaxDims),
+               affine_field(), scale_init_field(), shift_init_field()},
     .emit =
         [](LayerContext& layer) {
           const Attrs attrs{{"eps", layer.attrs.number("eps")}};

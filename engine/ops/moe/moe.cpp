@@ -236,61 +236,71 @@ extern const LayerDef moe_layer = {
     .fields =
         {integer("experts", "Number of experts.").required().at_least(1).at_most(kMaxSize),
          integer("top_k", "Number of experts per token.").required().at_least(1).at_most(kMaxSize),
-         integer("hidden", "Hidden features of each expert.").required().at_least(1).at_most(kMaxSize),
+         integer("hidden", "Number of hidden features of each expert.").required().at_least(1).at_most(kMaxSize),
          text("activation",
-              "Function between the two products of an expert. swiglu and geglu are gated: act(gate) * up, with two "
-              "parts in the first weight, the gate first. clamped_swiglu (gpt-oss): gate * sigmoid(1.702 gate) * (up + "
-              "1), with gate at most 7 and up between -7 and 7.")
+              "Activation function between the two matrix products of an expert. swiglu and geglu are gated: act(gate) "
+              "* up, where the first weight has two parts, the gate first. clamped_swiglu (gpt-oss): gate * "
+              "sigmoid(1.702 gate) * (up + 1), with gate at most 7 and up between -7 and 7.")
              .one_of({"swiglu", "geglu", "clamped_swiglu", "silu", "gelu", "relu"})
              .defaults(std::string("swiglu")),
          flag("bias", false,
-              "Both products of each expert have a bias: up_bias [experts, 1 or 2, hidden] and down_bias [experts, "
-              "features], initially 0."),
+              "Add a bias to both matrix products of each expert: up_bias [experts, 1 or 2, hidden] and down_bias "
+              "[experts, features], initially 0."),
          integer("shared_hidden",
-                 "Hidden features of a shared expert, which every token passes through: dense layers NAME.shared_gate, "
-                 "NAME.shared_up and NAME.shared_down, whose output is added; 0: none.")
+                 "Number of hidden features of a shared expert, which processes every token: dense layers "
+                 "NAME.shared_gate, NAME.shared_up and NAME.shared_down, whose output is added. 0: no shared expert.")
              .defaults(int64_t{0})
              .at_least(0)
              .at_most(kMaxSize),
-         text("router.score", "The router's scores: softmax over all experts, or the sigmoid of each.")
+         text("router.score",
+              "Function that computes the router's scores: the softmax over all experts, or the sigmoid of each logit.")
              .one_of({"softmax", "sigmoid"})
              .defaults(std::string("softmax")),
-         flag("router.bias", false, "The router's logits have a bias, router_bias [experts], initially 0."),
+         flag("router.bias", false, "Add a bias to the router's logits: router_bias [experts], initially 0."),
          flag("router.normalize", true, "Divide the weights of a token's experts by their sum."),
-         number("router.scale", "Factor of the weights (routed_scaling_factor).").defaults(1.0).above(0),
+         number("router.scale", "Factor by which the weights of the experts are multiplied (routed_scaling_factor).")
+             .defaults(1.0)
+             .above(0),
          integer("router.groups",
                  "Number of groups of experts; a token's experts are chosen from its best groups (DeepSeek).")
              .defaults(int64_t{1})
              .at_least(1)
              .at_most(kMaxSize),
-         integer("router.top_groups", "Number of groups that a token's experts are chosen from; default: all.")
+         integer("router.top_groups",
+                 "Number of groups from which a token's experts are chosen. If omitted, all groups.")
              .at_least(1)
              .at_most(kMaxSize),
          text("router.balance",
-              "How the load of the experts is balanced. aux_loss: experts * sum of f_e P_e is minimized too, with f_e "
-              "the share of tokens that choose expert e and P_e its mean probability. bias: each step moves a bias, "
-              "which counts when experts are chosen, towards equal loads, without a loss (DeepSeek-V3).")
+              "How the load of the experts is balanced. aux_loss: the auxiliary loss experts * sum of f_e P_e is also "
+              "minimized, where f_e is the fraction of tokens that choose expert e and P_e is the mean probability of "
+              "expert e. bias: each step adjusts a bias, which is used when experts are chosen, to equalize the loads "
+              "without a loss (DeepSeek-V3).")
              .one_of({"aux_loss", "bias", "none"})
              .defaults(std::string("none")),
-         number("router.aux_loss", "Coefficient of the auxiliary loss; default: 0.01 for aux_loss, 0 for bias.")
+         number("router.aux_loss", "Coefficient of the auxiliary loss. If omitted, 0.01 for aux_loss and 0 for bias.")
              .at_least(0),
          text("router.aux_over",
-              "The tokens over which f_e and P_e are computed: a micro-batch, or each sequence, where f_e is also "
+              "Tokens over which f_e and P_e are computed: a micro-batch, or each sequence, in which case f_e is also "
               "divided by top_k (DeepSeek-V2).")
              .one_of({"batch", "sequence"})
              .defaults(std::string("batch")),
-         number("router.z_loss", "Coefficient of the mean of log(sum of e^logit)^2, which keeps the logits small.")
+         number("router.z_loss",
+                "Coefficient of the router z-loss, the mean of log(sum of e^logit)^2, which keeps the logits small.")
              .defaults(0.0)
              .at_least(0),
-         number("router.bias_speed", "For bias: how far a step moves the bias of an expert; default: 0.001.").above(0),
-         number("capacity",
-                "Memory of each rank for (token, expert) pairs, as a multiple of the mean. A rank with a part of the "
-                "experts stops the run if its experts receive more; a rank with all experts never does.")
+         number("router.bias_speed",
+                "With balance: bias, the amount by which each step changes the bias of an expert. If omitted, 0.001.")
+             .above(0),
+         number(
+             "capacity",
+             "Memory of each rank for (token, expert) pairs, as a multiple of the mean number of pairs. A rank with "
+             "only some of the experts stops the run if its experts receive more; a rank with all experts never does.")
              .defaults(2.0)
              .at_least(1),
          flag("drop", false,
-              "Each expert takes at most capacity times the mean number of pairs of a sequence, the first ones of the "
-              "sequence; later tokens skip the expert. The run then never ends for lack of memory.")},
+              "Drop tokens that exceed an expert's capacity. Each expert processes at most capacity times the mean "
+              "number of pairs of a sequence, in the order of the sequence, and later tokens skip the expert. The run "
+              "then never stops for lack of memory.")},
     .faults = moe_faults,
     .added = shared_expert,
     .emit = emit_moe,

@@ -172,10 +172,11 @@ extern const LossDef smooth_l1_loss = {
 extern const LossDef binary_cross_entropy_loss = {
     .name = "binary_cross_entropy",
     .doc = "mean -l log s - (1 - l) log(1 - s), s = sigmoid(p): the prediction is a logit",
-    .fields = {number("label_smoothing", "Replaces a label l by (1 - label_smoothing) * l + label_smoothing / 2.")
+    .fields = {number("label_smoothing",
+                      "Label smoothing: a label l is replaced by (1 - label_smoothing) * l + label_smoothing / 2.")
                    .at_least(0)
                    .at_most(1),
-               number("pos_weight", "Weight of the term with l, for rare positive labels.").above(0)},
+               number("pos_weight", "Weight of the term that contains l, for rare positive labels.").above(0)},
     .op = &binary_cross_entropy_op,
 };
 
@@ -189,7 +190,7 @@ extern const LossDef huber_loss = {
 extern const LossDef quantile_loss = {
     .name = "quantile",
     .doc = "mean of q (l - p) where l > p, else of (1 - q) (p - l): p is the q-quantile of l",
-    .fields = {number("q", "The quantile; 0.5: the median.").defaults(0.5).above(0).below(1)},
+    .fields = {number("q", "Quantile to predict. 0.5: the median.").defaults(0.5).above(0).below(1)},
     .op = &quantile_op,
 };
 
@@ -208,10 +209,14 @@ extern const LossDef poisson_loss = {
 extern const LossDef focal_loss = {
     .name = "focal",
     .doc = "mean binary cross-entropy of a logit, times (1 - t)^gamma with t the probability of the label",
-    .fields = {number("alpha", "Weight of positive labels; 1 - alpha is that of negative ones. Negative: no weights.")
+    .fields = {number("alpha",
+                      "Weight of positive labels; negative labels have the weight 1 - alpha. If alpha is negative, "
+                      "labels are not weighted.")
                    .defaults(0.25)
                    .at_most(1),
-               number("gamma", "Exponent; 0: all terms count equally.").defaults(2.0).at_least(0)},
+               number("gamma", "Exponent of the focusing factor (1 - t)^gamma. 0: all terms count equally.")
+                   .defaults(2.0)
+                   .at_least(0)},
     .op = &focal_op,
 };
 

@@ -98,7 +98,7 @@ Field ceil_field() {
 Field include_pad_field() {
   return flag("count_include_pad", true, "Include the padding in the mean as elements of value 0.");
 }
-constexpr const char *kStrideDoc = "Distance between windows; default: kernel, so that windows do not overlap",
+constexpr const char *kStrideDoc = "Distance between windows (if omitted, kernel, so that windows do not overlap)",
                      *kPaddingDoc = "Padding at both ends, at most half of the kernel",
                      *kDilationDoc = "Distance between the elements of a window";
 

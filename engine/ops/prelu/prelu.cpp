@@ -11,7 +11,8 @@ namespace trainctl {
 extern const LayerDef prelu_layer = {
     .name = "prelu",
     .doc = "Computes x where x > 0, else weight * x, with a trained weight.",
-    .fields = {flag("per_channel", false, "One weight per channel (dim 1) instead of one for all, shaped [c, 1, ..]."),
+    .fields = {flag("per_channel", false,
+                    "Use one weight per channel (dim 1), with the shape [c, 1, ..], instead of a single weight."),
                make_field("init", FieldKind::initial, "Initial values of the weight (see below); 0.25 if omitted.")},
     .emit =
         [](LayerContext& layer) {

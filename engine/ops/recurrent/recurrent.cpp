@@ -152,23 +152,25 @@ TensorId emit_recurrent(LayerContext& layer) {
 }
 
 std::vector<Field> recurrent_fields() {
-  return {units_field().required(),
-          flag("bias", true, "Add a bias."),
-          flag("reverse", false, "Process the steps from last to first."),
-          flag("bidirectional", false,
-               "Process both directions and concatenate their outputs: [batch, steps, 2 * units]. The other direction "
-               "is the layer "
-               "NAME.reverse."),
-          integer("layers", "Number of layers, each of which reads the one before: NAME, NAME.layer1 and so on.")
-              .defaults(int64_t{1})
-              .at_least(1)
-              .at_most(kMaxLayers),
-          number("dropout", "Probability that an element between two layers is set to 0 in training.")
-              .defaults(0.0)
-              .at_least(0)
-              .below(1),
-          init_field(),
-          bias_init_field()};
+  return {
+      units_field().required(),
+      flag("bias", true, "Add a bias."),
+      flag("reverse", false, "Process the steps from last to first."),
+      flag("bidirectional", false,
+           "Process the steps in both directions and concatenate the outputs: [batch, steps, 2 * units]. The reverse "
+           "direction is the layer NAME.reverse."),
+      integer(
+          "layers",
+          "Number of stacked layers, each of which reads the output of the previous one: NAME, NAME.layer1 and so on.")
+          .defaults(int64_t{1})
+          .at_least(1)
+          .at_most(kMaxLayers),
+      number("dropout", "Probability that an element between two layers is set to 0 during training.")
+          .defaults(0.0)
+          .at_least(0)
+          .below(1),
+      init_field(),
+      bias_init_field()};
 }
 
 std::vector<FieldFault> recurrent_faults(const Attrs& attrs) {

@@ -53,7 +53,7 @@ TensorId emit_reindex(LayerBuilder& builder, TensorId x, const Continuation& wan
 
 Field padding_mode_field() {
   return text("padding_mode",
-              "Values beyond the edges: zeros; reflect: the input mirrored at the edge, without repeating the edge; "
+              "Values beyond the edges. zeros: 0; reflect: the input mirrored at the edge, without repeating the edge; "
               "replicate: the values at the edge; circular: the values from the opposite side.")
       .one_of({"zeros", "reflect", "replicate", "circular"})
       .defaults(std::string("zeros"));
@@ -133,7 +133,7 @@ extern const LayerDef roll_layer = {
     .name = "roll",
     .doc = "Moves the elements of a dim by `shift` places; elements moved past the end reappear at the start.",
     .fields = {integer("shift", "Number of positions to shift by; negative: towards the start.").required(),
-               integer("dim", "The dim, other than the batch dim; -1 is the last.").required()},
+               integer("dim", "Dim along which to shift, other than the batch dim; -1 is the last.").required()},
     .emit =
         [](LayerContext& layer) {
           const int64_t dim = layer.sample_dim(layer.attrs.integer("dim"));

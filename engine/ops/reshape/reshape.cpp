@@ -173,7 +173,9 @@ extern const LayerDef flatten_layer = {
 extern const LayerDef reshape_layer = {
     .name = "reshape",
     .doc = "Changes the shape without changing the elements.",
-    .fields = {ints("shape", "Shape of one sample, without the batch dim; one dim can be -1 and is then computed.")
+    .fields = {ints(
+                   "shape",
+                   "Shape of one sample, without the batch dim. One dim can be -1, in which case its size is inferred.")
                    .required()
                    .at_least(-1)
                    .at_most(kMaxSize)},

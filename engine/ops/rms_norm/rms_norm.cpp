@@ -196,14 +196,16 @@ extern const OpDef rms_norm_param_grad_op = {
 extern const LayerDef rms_norm_layer = {
     .name = "rms_norm",
     .doc = "Divides by the root mean square over the last dim.",
-    .fields =
-        {eps_field(), flag("affine", true, "Train a scale."), scale_init_field(),
-         integer("heads",
-                 "Normalize each of this many heads of the last dim; they share one scale (Qwen3's q and k norms).")
-             .defaults(int64_t{1})
-             .at_least(1)
-             .at_most(kMaxSize),
-         number("offset", "Added to the trained scale, whose initial values are 1 - offset (Gemma: 1).").defaults(0.0)},
+    .fields = {eps_field(), flag("affine", true, "Train a scale."), scale_init_field(),
+               integer("heads",
+                       "Number of heads in the last dim that are normalized separately; they share one scale (as in "
+                       "Qwen3's q and k norms).")
+                   .defaults(int64_t{1})
+                   .at_least(1)
+                   .at_most(kMaxSize),
+               number("offset",
+                      "Constant added to the trained scale, whose initial values are 1 - offset. Gemma uses 1.")
+                   .defaults(0.0)},
     .faults = [](const Attrs& attrs) -> std::vector<FieldFault> {
       if (attrs.flag("affine", true) || attrs.number("offset", 0) == 0) return {};
       return {{"offset", "there is no scale to add an offset to: affine is false", "remove offset"}};

@@ -130,26 +130,25 @@ namespace {
 
 std::vector<Field> rotary_fields() {
   std::vector<Field> fields = {
-      integer("heads", "Number of heads; for a packed input, number of query heads.")
+      integer("heads", "Number of heads. For a packed input, the number of query heads.")
           .required()
           .at_least(1)
           .at_most(kMaxSize),
-      integer("kv_heads", "For a packed input: number of key and value heads; default: heads.")
+      integer("kv_heads", "Number of key and value heads of a packed input. If omitted, the same as heads.")
           .at_least(1)
           .at_most(kMaxSize),
-      text("packing", "heads or qkv: the input is packed as for attention, and v is not rotated.")
+      text("packing", "Layout of a packed input: heads or qkv, as for attention. v is not rotated.")
           .one_of({"none", "heads", "qkv"})
           .defaults(std::string("none")),
       number("base", "Base of the rotation angles.").defaults(10000.0).above(0),
       text("pairs",
-           "Which features form a pair. half: i and i + d/2, as in Llama; interleaved: 2i and 2i + 1, as "
-           "in GPT-J.")
+           "How features are paired. half: i and i + d/2, as in Llama; interleaved: 2i and 2i + 1, as in GPT-J.")
           .one_of({"half", "interleaved"})
           .defaults(std::string("half")),
-      integer("rotary_dim", "Number of features of each head that are rotated; default: all.")
+      integer("rotary_dim", "Number of features of each head that are rotated. If omitted, all.")
           .at_least(2)
           .at_most(kMaxSize),
-      integer("rotary_offset", "First rotated feature of each head, with rotary_dim.")
+      integer("rotary_offset", "With rotary_dim, the index of the first rotated feature of each head.")
           .defaults(int64_t{0})
           .at_least(0)
           .at_most(kMaxSize)};

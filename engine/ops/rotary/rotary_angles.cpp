@@ -123,34 +123,45 @@ std::vector<Field> rotary_scaling_fields() {
   for (const Scaling& scaling : scalings()) names.emplace_back(scaling.name);
   return {
       text("scaling",
-           "Extension of the context, with the fields and formulas of rope_scaling in Hugging Face's config.json.")
+           "Context extension method, with the fields and formulas of rope_scaling in Hugging Face's config.json.")
           .one_of(names)
           .defaults(std::string("none")),
       number("factor",
-             "linear, llama3, yarn: factor by which the context is extended; longrope: the extended length divided "
-             "by the original one.")
+             "With linear, llama3 and yarn, the factor by which the context is extended. With longrope, the extended "
+             "length divided by the original length.")
           .above(0),
-      number("low_freq_factor", "llama3: pairs that turn less often within the original length are slowed down.")
+      number("low_freq_factor",
+             "With llama3, pairs that complete fewer rotations than this within the original length are slowed down.")
           .above(0),
-      number("high_freq_factor", "llama3: pairs that turn more often within the original length are not changed.")
+      number("high_freq_factor",
+             "With llama3, pairs that complete more rotations than this within the original length are not changed.")
           .above(0),
-      integer("original_max_position_embeddings", "llama3, yarn, longrope: context length of the pretraining.")
+      integer("original_max_position_embeddings", "Context length used in pretraining, for llama3, yarn and longrope.")
           .at_least(2)
           .at_most(kMaxSize),
-      number("beta_fast", "yarn: pairs that turn more often within the original length are not changed; default: 32.")
+      number("beta_fast",
+             "With yarn, pairs that complete more rotations than this within the original length are not changed. If "
+             "omitted, 32.")
           .above(0),
-      number("beta_slow", "yarn: pairs that turn less often within the original length are slowed down; default: 1.")
+      number("beta_slow",
+             "With yarn, pairs that complete fewer rotations than this within the original length are slowed down. If "
+             "omitted, 1.")
           .above(0),
       make_field("truncate", FieldKind::flag,
-                 "yarn: round the boundaries between these groups of pairs to whole pairs; default: true; gpt-oss: "
-                 "false."),
-      number("attention_factor", "yarn, longrope: factor of the rotated features; computed from factor if omitted.")
+                 "With yarn, whether the boundaries between these groups of pairs are rounded to whole pairs. If "
+                 "omitted, true; gpt-oss uses false."),
+      number("attention_factor",
+             "With yarn and longrope, the factor by which the rotated features are multiplied. If omitted, it is "
+             "computed from factor.")
           .above(0),
-      number("mscale", "yarn: with mscale_all_dim, determines attention_factor (DeepSeek).").above(0),
-      number("mscale_all_dim", "yarn: with mscale, determines attention_factor (DeepSeek).").above(0),
-      numbers("short_factor", "longrope: divisor of each pair's rate, for samples of at most the original length.")
+      number("mscale", "With yarn, determines attention_factor together with mscale_all_dim (DeepSeek).").above(0),
+      number("mscale_all_dim", "With yarn, determines attention_factor together with mscale (DeepSeek).").above(0),
+      numbers("short_factor",
+              "With longrope, the divisor of each pair's rotation rate for samples of at most the original length.")
           .above(0),
-      numbers("long_factor", "longrope: divisor of each pair's rate, for longer samples.").above(0)};
+      numbers("long_factor",
+              "With longrope, the divisor of each pair's rotation rate for samples longer than the original length.")
+          .above(0)};
 }
 
 std::vector<FieldFault> rotary_scaling_faults(const Attrs& attrs) {

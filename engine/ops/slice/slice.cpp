@@ -192,30 +192,32 @@ extern const OpDef pad_op = {
 extern const LayerDef slice_layer = {
     .name = "slice",
     .doc = "Selects the elements begin to end - 1 of a dim.",
-    .fields = {integer("dim", "The dim, other than the batch dim; -1 is the last.").required(),
-               integer("begin", "First element; negative numbers count from the end.").defaults(int64_t{0}),
-               integer("end",
-                       "Element after the last one; negative numbers count from the end; default: all remaining "
-                       "elements.")},
+    .fields =
+        {integer("dim", "The dim, other than the batch dim; -1 is the last.").required(),
+         integer("begin", "Index of the first element; negative numbers count from the end.").defaults(int64_t{0}),
+         integer("end",
+                 "Index after the last element; negative numbers count from the end. If omitted, all remaining "
+                 "elements are selected.")},
     .emit = emit_slice,
 };
 
 extern const LayerDef pad_layer = {
     .name = "pad",
     .doc = "Pads the input with a constant value or with its own elements.",
-    .fields = {ints("dims", "Dims to pad, other than the batch dim; -1 is the last.").required(),
-               ints("before", "Number of elements to add before each of these dims; default: none.")
-                   .at_least(0)
-                   .at_most(kMaxSize),
-               ints("after", "Number of elements to add after each of these dims; default: none.")
-                   .at_least(0)
-                   .at_most(kMaxSize),
-               text("mode",
-                    "The added elements. constant: `value`; reflect: the input mirrored at each end, without repeating "
-                    "the end; replicate: the value at that end; circular: the values from the other end.")
-                   .one_of({"constant", "reflect", "replicate", "circular"})
-                   .defaults(std::string("constant")),
-               number("value", "Value of the added elements, with mode: constant.").defaults(0.0)},
+    .fields =
+        {ints("dims", "Dims to pad, other than the batch dim; -1 is the last.").required(),
+         ints("before", "Number of elements to add before each of these dims. If omitted, none.")
+             .at_least(0)
+             .at_most(kMaxSize),
+         ints("after", "Number of elements to add after each of these dims. If omitted, none.")
+             .at_least(0)
+             .at_most(kMaxSize),
+         text("mode",
+              "Values of the added elements. constant: `value`; reflect: the input mirrored at each end, without "
+              "repeating the end; replicate: the value at the same end; circular: the values from the opposite end.")
+             .one_of({"constant", "reflect", "replicate", "circular"})
+             .defaults(std::string("constant")),
+         number("value", "With mode: constant, the value of the added elements.").defaults(0.0)},
     .faults = pad_faults,
     .emit = emit_pad,
 };

@@ -198,13 +198,12 @@ extern const LossDef softmax_cross_entropy_loss = {
                    .defaults(0.0)
                    .at_least(0)
                    .at_most(1),
-               numbers(
-                   "class_weights",
-                   "Factor of the loss of each class, one per class, at most 512: the mean is still over the number "
-                   "of labels.")
+               numbers("class_weights",
+                       "Weights of the losses of the classes, one per class, for at most 512 classes. The mean is "
+                       "still over the number of labels.")
                    .at_least(0),
                integer("ignore_index",
-                       "Labels with this value are ignored: the mean is over all others, or 0 if there are none.")
+                       "Labels with this value are ignored. The mean is over all other labels, or 0 if there are none.")
                    .at_least(-2147483648.0)
                    .at_most(2147483647.0)},
     .op = &softmax_cross_entropy_op,

@@ -115,7 +115,7 @@ extern const LayerDef softplus_layer = {
     .name = "softplus",
     .doc = "Computes log(1 + exp(beta * x)) / beta.",
     .fields = {number("beta", "Sharpness; larger values are closer to relu.").defaults(1.0).above(0),
-               number("threshold", "Where beta * x exceeds this value, the result is x.").defaults(20.0)},
+               number("threshold", "Threshold for beta * x above which the result is x.").defaults(20.0)},
     .emit = emit<Unary::softplus>,
 };
 
@@ -150,7 +150,7 @@ extern const LayerDef scale_layer = {
 extern const LayerDef softcap_layer = {
     .name = "softcap",
     .doc = "Computes cap * tanh(x / cap), which limits x softly to [-cap, cap] (Gemma 2's logits).",
-    .fields = {number("cap", "The limit.").required().above(0)},
+    .fields = {number("cap", "Limit of the absolute value of the output.").required().above(0)},
     .emit = emit<Unary::softcap>,
 };
 
@@ -163,7 +163,7 @@ extern const LayerDef quick_gelu_layer = {
 extern const LayerDef elu_layer = {
     .name = "elu",
     .doc = "Computes x where x > 0, else alpha * (e^x - 1).",
-    .fields = {number("alpha", "The output approaches -alpha for negative inputs.").defaults(1.0)},
+    .fields = {number("alpha", "Scale for negative inputs, for which the output approaches -alpha.").defaults(1.0)},
     .emit = emit<Unary::elu>,
 };
 

@@ -39,7 +39,8 @@ TensorId emit_upsample(LayerContext& layer) {
 extern const LayerDef upsample_layer = {
     .name = "upsample",
     .doc = "Repeats each pixel of images [n, c, h, w] (nearest neighbor): [n, c, h * factor, w * factor].",
-    .fields = {per_dim("factor", "Factor of height and width.").required().at_least(1).at_most(64)},
+    .fields =
+        {per_dim("factor", "Factor by which height and width are multiplied.").required().at_least(1).at_most(64)},
     .emit = emit_upsample,
 };
 
