@@ -143,6 +143,7 @@ void Saver::before_step(int64_t step, Executor& executor) {
   look(executor, false);
   if (step == first_step_) return;
   const bool has_begun = begun_ == step;  // it may have begun before the validation
+  if (!has_begun && step == best_step_) await_previous(step, executor);
   if (!has_begun && board_.saves_before(step, [&](int64_t last) { return is_due(step, last); })) begin(step, executor);
   if (!spec_.async && copying_ < 0 && board_.is_reported(board_.saving())) await_begun();
 }
@@ -244,6 +245,14 @@ void Saver::on_position(const TrainPosition& position) {
 void Saver::report_position() {
   if (reports_ && board_.saving() == position_.step)
     board_.report_position(position_.step, board_position(position_, validation_));
+}
+
+/// Waits for the save before that of a best value, which would otherwise be left out while the other one is written. A
+/// disk that refuses that save, or hangs, delays the training at most once.
+void Saver::await_previous(int64_t step, Executor& executor) {
+  if (refused_ == begun_ || board_.is_decided_elsewhere()) return;
+  look(executor, true);
+  if (!await_writer([step](int64_t saving) { return saving != step; }, true)) refused_ = begun_;
 }
 
 /// Waits for this rank's save; other ranks may already be at the next one. A disk that refuses the save, or hangs,

@@ -72,6 +72,7 @@ class Saver : public StateObserver, public ServerSaves {
   void begin(int64_t step, Executor& executor);
   void look(Executor& executor, bool wait);
   void report_position();
+  void await_previous(int64_t step, Executor& executor);
   void await_begun();
   bool await_writer(const std::function<bool(int64_t step)>& is_awaited, bool ends_with_a_failed_try = false);
 
