@@ -5,6 +5,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <sstream>
@@ -294,6 +295,28 @@ TEST_CASE("the best validation, and how many followed it, continue across a resu
   CHECK(checkpoints_in(file_of(scratch, 2, "checkpoints")) == std::vector<std::string>{"step_00000005"});
   CHECK(contains(run(20, 4, {"--resume"}), "stopped after step 5: the validation loss has not improved on "));
   CHECK(contains(run(20, 9, {"--resume"}), "stopped after step 10: "));
+}
+
+TEST_CASE("each validation with a new best value has a checkpoint, however soon it follows the one before") {
+  const Scratch scratch;
+  small_job(scratch.path(), "validation: {dataset: {samples: 16}, every_steps: 1}\n");
+  const CommandResult result = trainctl_command(
+      scratch.path(),
+      resume_run_words({"train={steps: 30, checkpoint: {keep_best: loss, keep: 100, every_steps: 1000}}"}));
+  INFO(result.out << result.err);
+  REQUIRE(result.exit_code == kExitDone);
+  const std::vector<std::string> saved = checkpoints_in(file_of(scratch, 1, "checkpoints"));
+  std::istringstream lines(slurp(file_of(scratch, 1, "metrics.jsonl")));
+  double best = std::numeric_limits<double>::infinity();
+  int improvements = 0;
+  for (std::string text; std::getline(lines, text);) {
+    const auto line = nlohmann::json::parse(text);
+    if (line.value("kind", "") != "validation" || line["loss"].get<double>() >= best) continue;
+    best = line["loss"].get<double>();
+    ++improvements;
+    CHECK(std::ranges::count(saved, trainctl::checkpoint_name(line["run_step"].get<int64_t>())) == 1);
+  }
+  CHECK(improvements > 3);
 }
 
 TEST_CASE("a run continues under another plan, on the samples that were next") {
