@@ -40,7 +40,7 @@ class RunView : public RunObserver {
   double seconds() const;                               ///< since the view was made
   std::string shown(std::string_view line) const;       ///< a rank's line as printed: made safe for a terminal
   std::string means() const;                            ///< the table of epochs_ and validations_
-  std::string training_means(const RunEnd& end) const;  ///< of the last epoch, for the last line
+  std::string training_means(const RunEnd& end) const;  ///< losses of the last epoch, for the last line
   void listen_to_validation(std::string_view line);     ///< listen(), for the text after "validation epoch "
 
   int fd_;
