@@ -1,6 +1,6 @@
 // Everything that can be asked about a kernel without running it. Each kernel is one constant: in the OpDef of its op
 // (op_def.h), or, if only compiled programs use it, in the list of its family (op_family.h). Its code is elsewhere, in
-// *_cpu.cpp and *_cuda.cu, and found by its name. The sections of KernelDef are by who asks.
+// *_cpu.cpp and *_cuda.cu, and found by its name. Each section of KernelDef is for one of its readers.
 #pragma once
 
 #include <optional>

@@ -18,7 +18,7 @@ JobSpec with_chosen_rate(JobSpec spec);
 /// "" if none does, or if there is no such file.
 std::string optimizer_changes(const JobSpec& spec, const std::string& stored_job);
 
-/// Tells that the learning rate of `step`, the next one, follows a schedule of another length than in the stored job of
+/// Reports that the learning rate of `step`, the next one, follows a schedule of another length than in the stored job of
 /// a run, because the schedule spans all steps of a run; "" if it does not, or if there is no such file.
 std::string schedule_change(const PlannedJob& job, const std::string& stored_job, int64_t step);
 

@@ -67,8 +67,8 @@ struct PlanTrials {
   /// True if the choice is expected to take `doubt` times as long as the best plan. Its estimate is corrected by the
   /// smallest ratio of simulated to estimated time of its kind; for a new kind, by that of similar ones.
   bool is_too_slow(const Considered& one, int64_t work, double doubt) const;
-  /// True if plans that shard and recompute alike were tried, and by the most favorable of them the choice does not fit
-  /// and takes longer than another one that does not fit.
+  /// Judges a choice by tried plans with the same sharding and recomputation. Returns true if, by the most favorable of
+  /// them, the choice does not fit and takes longer than another one that does not fit either.
   bool is_too_large(const Considered& one) const;
   /// Seconds of the best plan that fits, of this search or an earlier one; kNoTime: there is none.
   double best_seconds() const;
@@ -109,8 +109,8 @@ struct PlanTrials {
   double least_ratio(const Considered& one) const;
   static Kind kind_of(const Considered& one) { return {one.shard.level == 3, one.stages > 1, one.schedule}; }
 
-  /// Plans that shard and recompute alike have similar errors of the estimated memory: optimizer_shard.level, whether
-  /// there are several stages, and the way to recompute.
+  /// The estimated memory is off by a similar factor for plans that have all of these in common: optimizer_shard.level,
+  /// whether there are several stages, and the list of recomputed layers.
   using SavingKind = std::tuple<int, bool, size_t>;
   static SavingKind saving_kind_of(const Considered& one) { return {one.shard.level, one.stages > 1, one.recompute}; }
   struct MemoryRatio {

@@ -13,7 +13,7 @@ namespace trainctl {
 
 TEST_CASE("cuda: split sums always get counters, which begin at 0, so they never add in another order") {
   if (!gpu_is_here()) return;
-  constexpr int kCounters = 1 << 18;  // as many as the pool has
+  constexpr int kCounters = 1 << 18;  // the size of the pool
   const Tickets all[] = {take_tickets(kCounters), take_tickets(kCounters), take_tickets(5)};
   std::set<const unsigned*> distinct;
   for (const Tickets& tickets : all) {
