@@ -1,4 +1,4 @@
-// Lists the fields of the optimizer that differ between a job and the stored job of an earlier run.
+// Compares the optimizer of a job, and the length of its schedule, with the stored job of an earlier run.
 #include "cli/run/saves/resumed_optimizer.h"
 
 #include <fmt/format.h>
